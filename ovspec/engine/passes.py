@@ -21,13 +21,12 @@ class _Before:
     state: RequestState
     progress: tuple[int, int]
     length: int
-    list_age: int | None
 
     @classmethod
     def of(cls, state: RequestState) -> _Before:
         """Of now."""
         target = state.sequence.target
-        return cls(state, _progress(state), target.length, target.list_age)
+        return cls(state, _progress(state), target.length)
 
     def restore(self) -> bool:
         """Take back what the pass wrote; whether the request is still to be advanced."""
@@ -36,7 +35,6 @@ class _Before:
         if self.state.ended or _progress(self.state) != self.progress:
             return False
         target.rollback(min(self.length, target.length))
-        target.list_age = self.list_age
         return True
 
 

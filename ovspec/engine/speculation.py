@@ -50,7 +50,7 @@ class Chunk:
         return Rows(
             sequence.target,
             tokens,
-            sampled=int(self.ends),
+            sampled=self.tokens if self.state.wants_prompt_logprobs else int(self.ends),
             text_length=len(sequence.tokens),
             # What a preempted request had written is read again as it was written.
             is_prompt=begin < sequence.prompt_length,
@@ -79,7 +79,7 @@ class Speculation:
         """
         step = Step(requests)
         self._draft(step, most_draft)
-        ends = [chunk.ends for chunk in chunks]
+        begins = [(chunk.state.sequence.target.length, chunk.ends) for chunk in chunks]
         found, drafts = self._verify(requests, chunks)
         step.verify_duration = found.stats.duration
         started = microseconds()
@@ -92,12 +92,14 @@ class Speculation:
                 nodes = self._take(request, found.logits[index], draft.limits == DENSE)
                 found.show(index, state.sequence, nodes)
             request.count_draft(len(nodes))
-        for index, (chunk, is_last) in enumerate(zip(chunks, ends, strict=True), len(requests)):
+        for index, (chunk, (begin, ends)) in enumerate(zip(chunks, begins, strict=True), len(requests)):
             with chunk.state.faults():
+                rows = found.logits[index]
                 found.show(index, chunk.state.sequence, ())
-                if is_last:
-                    rows = found.logits[index]
-                    chunk.state.emit([next_token(chunk.state.sequence, rows[0])], ["target"], rows, [0])
+                chunk.state.take_prompt(begin, rows)
+                if ends:
+                    token = next_token(chunk.state.sequence, rows[-1])
+                    chunk.state.emit([token], ["target"], rows[-1:], [0])
         step.sampling_duration = microseconds() - started
         due = [r for r in requests if not r.state.ended and is_due(r.state, r.plan.commit_interval)]
         if due:
@@ -118,22 +120,38 @@ class Speculation:
 
     def _draft(self, step: Step, most_draft: int | None) -> None:
         requests = step.requests
-        if self.drafter is None or not any(request.plan.num_assistant_tokens for request in requests):
-            return
+        forced = [self._forced(request.state, most_draft) for request in requests]
         counts = [
-            max(0, min(request.plan.num_assistant_tokens, self.room(request.state, most_draft)))
-            for request in requests
+            0
+            if tokens
+            else max(0, min(request.plan.num_assistant_tokens, self.room(request.state, most_draft)))
+            for request, tokens in zip(requests, forced, strict=True)
         ]
-        if not any(counts):
+        if self.drafter is None or not any(counts):
+            for request, tokens in zip(requests, forced, strict=True):
+                request.proposal = Proposal(tokens)
             return
         started = microseconds()
         proposals = self.drafter.propose([request.state.sequence for request in requests], counts)
-        for request, proposal in zip(requests, proposals, strict=True):
+        for request, proposal, tokens in zip(requests, proposals, forced, strict=True):
+            with request.state.faults():
+                proposal.cut(request.state.sequence)
+            proposal.tokens += tokens
             request.proposal = proposal
         if any(proposal.confidences for proposal in proposals):
             drop_unlikely(requests)
         step.draft_duration = microseconds() - started
         step.draft_model_duration = self.drafter.last_duration
+
+    def _forced(self, state: RequestState, most_draft: int | None) -> list[int]:
+        """A draft of what the request's grammar leaves no choice about, which costs nothing."""
+        constraint = state.sequence.processor.constraint
+        if constraint is None:
+            return []
+        room = min(self._most(state, most_draft), MAX_NUM_ASSISTANT_TOKENS)
+        with state.faults():
+            return constraint.forced()[: max(0, room)]
+        return []
 
     def check_trees(self, levels: int) -> None:
         """Refuse draft trees of so many levels, if there are any.
@@ -152,12 +170,19 @@ class Speculation:
             raise InvalidValueError(f"tree_depth={levels}: the target can't verify trees: {reason}")
 
     def room(self, state: RequestState, most_draft: int | None) -> int:
-        """Largest useful draft; the pass itself yields one more token.
+        """Largest useful draft of the drafter; the pass itself yields one more token.
 
         Args:
             state: of the request.
             most_draft: as of `step`.
         """
+        settings, limits = state.sequence.settings, [self._most(state, most_draft)]
+        if settings.num_assistant_tokens_schedule == "auto" and state.request.schedule is None:
+            limits.append(settings.num_assistant_tokens)
+        return min(limits)
+
+    def _most(self, state: RequestState, most_draft: int | None) -> int:
+        """Draft tokens that a pass has room for, whoever drafts them."""
         sequence, long_rope = state.sequence, self.verifier.target.long_rope
         limits = [sequence.remaining - 1]
         if sequence.settings.tree_depth and sequence.remaining > 1:
@@ -168,8 +193,6 @@ class Speculation:
             limits.append(room)
         if state.mode.commits:  # at most what one commit can verify
             limits.append(MAX_INTERVAL - 1 - len(sequence.provisional))
-        if sequence.settings.num_assistant_tokens_schedule == "auto" and state.request.schedule is None:
-            limits.append(sequence.settings.num_assistant_tokens)
         return min(limits)
 
     def _take(self, request: RequestStep, logits: NDArray[np.float32], dense: bool) -> list[int]:

@@ -215,7 +215,6 @@ class ModelRunner:
         if self.long_rope:
             self.long_rope.remember(batch)
         for rows in batch:
-            rows.sequence.verified_from = rows.sequence.length
             rows.sequence.length = rows.context
         logits: NDArray[np.float32] = self.request.get_tensor("logits").data
         logits = logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
@@ -245,7 +244,8 @@ class ModelRunner:
         counts = self._selection.counts(self.request) if self._selection else None
         read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()
         channels = self.request.get_tensor(CHANNELS_READ).data.tolist() if self._ffn_limits else ()
-        attended = attended_tokens(counts, parts, self.block_size)
+        share = self._selection.summary_share if self._selection else 0.0
+        attended = attended_tokens(counts, parts, self.block_size, share)
         if self._selection:
             self._selection.finish(parts, self.request)
         return PassStats(

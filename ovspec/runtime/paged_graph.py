@@ -28,7 +28,6 @@ from ovspec_transforms import (
     split_long_rope,
     to_paged,
     tree_mask,
-    watch_selections,
     write_caches,
 )
 
@@ -62,12 +61,10 @@ def transform(
     anchors, selection = attention.anchor_layers, attention.selection
     if attention.backend == "native":
         reports.append(route_rows(model))
-        if attention.watches:
-            reports.append(watch_selections(model, selection))
-        elif attention.selects:
-            reports.append(select_blocks(model, anchors, selection))
+        if attention.selects:
+            reports.append(select_blocks(model, anchors, selection, attention.watches))
     elif attention.selects:
-        reports.append(select_blocks_stock(model, anchors, selection, block_size, attention.covers))
+        reports.append(select_blocks_stock(model, anchors, block_size, attention.covers))
     elif masks_trees:
         reports.append(tree_mask(model))
     if skips_layers:

@@ -105,6 +105,10 @@ def is_verification(rows: Rows) -> bool:
     return rows.past > 0 and len(rows.tokens) <= MAX_VERIFY_ROWS and not rows.is_prompt
 
 
+def _is_limited(rows: Rows) -> bool:
+    return not rows.is_dense and (is_verification(rows) or rows.is_prompt)
+
+
 def row_pieces(rows: int, apart: bool) -> list[tuple[int, int]]:
     """Ranges of a sequence's rows that stock attention takes as sequences of their own: all, or one each.
 
@@ -123,10 +127,9 @@ def build_tables(
     """The pass's inputs by name, everything but the caches; only those in `names` where it is given.
 
     Without `native` attention takes the rows of a sequence together or `apart`, as `row_pieces`.
-
     With `native` keys and values go to `slot_mapping`. What goes by blocks, the stock node and summaries,
-    gets pieces of the sequences, each with the block tables of the blocks that its rows are written to, and
-    with `past_lens` and `max_context_len` counted from there. Attention goes by `verify_tables`, selection by
+    gets pieces of the sequences, each with the block tables of the blocks that its rows are written to, with
+    `past_lens` and `max_context_len` counted from there. Attention goes by `verify_tables`, selection by
     the other `verify_*` tables.
     """
     tables, makers = _Tables(batch, block_size, native, apart), _NATIVE if native else _STOCK
@@ -177,7 +180,6 @@ class _Tables:
         return replace(found, longest=longest)
 
     def _table(self, rows: Rows) -> NDArray[np.int32]:
-        """Blocks of a sequence up to its last row."""
         return rows.sequence.table[: -(-rows.context // self._block_size)]
 
     def _selected(self) -> list[NDArray[np.int32]]:
@@ -227,11 +229,7 @@ class _Tables:
         return pack_tables(_i32(counts), _i32(lengths), _joined(seen), _begins(seen), parents)
 
     def verify_past_lens(self) -> NDArray[np.int32]:
-        limited = (
-            self._native and not rows.is_dense and (is_verification(rows) or rows.is_prompt)
-            for rows in self._batch
-        )
-        return _i32([rows.past if limit else -1 for rows, limit in zip(self._batch, limited, strict=True)])
+        return _i32([rows.past if self._native and _is_limited(rows) else -1 for rows in self._batch])
 
     def verify_block_indices(self) -> NDArray[np.int32]:
         return _joined(self._selected())
@@ -253,11 +251,8 @@ class _Tables:
     def slot_mapping(self) -> NDArray[np.int32]:
         return _joined([slots(r.sequence.table, r.past, r.context, self._block_size) for r in self._batch])
 
-    def masks(self) -> NDArray[np.uint8]:
-        return _tree_masks(self._batch)[0]
-
-    def mask_begins(self) -> NDArray[np.int32]:
-        return _tree_masks(self._batch)[1]
+    def masks(self) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+        return _tree_masks(self._batch)
 
 
 _Makers = dict[str, Callable[[_Tables], NDArray[np.generic] | None]]
@@ -282,7 +277,7 @@ _OF_ALL: _Makers = {
     FEATURES: _Tables.features,
 }
 _NATIVE: _Makers = {**_OF_ALL, SLOT_MAPPING: _Tables.slot_mapping}
-_STOCK: _Makers = {**_OF_ALL, QQ_BIAS: _Tables.masks, QQ_BIAS_BEGINS: _Tables.mask_begins}
+_STOCK: _Makers = {**_OF_ALL, QQ_BIAS: lambda t: t.masks()[0], QQ_BIAS_BEGINS: lambda t: t.masks()[1]}
 
 
 def slots(table: NDArray[np.int32], begin: int, end: int, block_size: int) -> NDArray[np.int32]:
@@ -324,14 +319,18 @@ def _pieces(past: int, rows: int, block_size: int) -> list[tuple[int, int]]:
 
 
 def attended_tokens(
-    counts: NDArray[np.int32] | None, batch: Sequence[Rows], block_size: int
+    counts: NDArray[np.int32] | None, batch: Sequence[Rows], block_size: int, summary_share: float = 0.0
 ) -> list[tuple[float, float]]:
     """Of every item of the batch, context tokens that attention read, and those of a dense pass.
+
+    Where it selected, it read the summaries of all blocks too: they count as the tokens that they weigh as
+    much as.
 
     Args:
         counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all; `None` for a graph that can't
             select. The last, possibly partial block is always among those kept.
         batch: the rows of the pass, before their sequences advanced.
+        summary_share: bytes of a block's summaries as a share of its keys and values.
     """
     found = []
     for index, rows in enumerate(batch):
@@ -339,7 +338,11 @@ def attended_tokens(
         kept: NDArray[np.int32] | None = None if counts is None else counts[:, :, index]
         if kept is not None and int(kept.max()) >= 0:
             blocks = -(-rows.context // block_size)
-            attended -= float(np.where(kept < 0, 0, blocks - kept).mean()) * block_size
+            dropped = float(np.where(kept < 0, 0, blocks - kept).mean()) * block_size
+            if dropped > 0:
+                # Less than all in any case: reading all of the context means that nothing was left out.
+                read = context - dropped + summary_share * blocks * block_size
+                attended = min(read, context * (1 - 1e-6))
         found.append((attended, context))
     return found
 

@@ -144,9 +144,9 @@ class Subject:
         ids = self._rng.integers(0, self._vocab_size, tokens)
         self._sequence.length = context
         limits = Limits.of(sparse, context + tokens, self.runner.block_size)
-        self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
+        result = self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
         self._sequence.rollback(context)
-        stats, attention = self.runner.last_pass, self.runner.attention
+        stats, attention = result.stats, self.runner.attention
         selects = sparse is not None and attention.selects and attention.backend == "native"
         density = stats.attended_tokens / stats.context_tokens
         return Timing(

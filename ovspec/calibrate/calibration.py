@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.pass_result import PassResult
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.tables import Rows
 
@@ -24,7 +25,7 @@ Tick = Callable[[int], None]
 class Observer(Protocol):
     """Observes every verification pass."""
 
-    def observe(self, runner: ModelRunner) -> None:
+    def observe(self, result: PassResult) -> None:
         """Read outputs of the runner's last pass."""
 
 
@@ -52,9 +53,10 @@ def observe(
                 before, behind = cached.length, min(cached.length + stride, len(text)) - ROWS
                 if behind > before:
                     runner.prefill(cached, text[before:behind], DEFAULT_MAX_NUM_BATCHED_TOKENS)
-                runner.forward([Rows(cached, text[cached.length : cached.length + ROWS], sampled=1)])
+                rows = Rows(cached, text[cached.length : cached.length + ROWS], sampled=1)
+                result = runner.forward([rows])
                 for observer in observers:
-                    observer.observe(runner)
+                    observer.observe(result)
                 tick(cached.length - before)
         finally:
             runner.release(cached)

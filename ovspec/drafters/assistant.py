@@ -189,8 +189,8 @@ class AssistantDrafter(Drafter):
         """
         missing = sequence.uncached(sequence.draft)[:-1]
         if len(missing) > 1:
-            self.runner.prefill(sequence.draft, missing[:most], self._prefill_chunk)
-            self.last_duration += self.runner.last_pass.duration
+            read = self.runner.prefill(sequence.draft, missing[:most], self._prefill_chunk)
+            self.last_duration += read.duration
         return most is None or len(missing) <= most
 
     def _forward(self, drafts: SequenceOf[tuple[Sequence, list[int]]]) -> NDArray[np.float32]:
@@ -203,8 +203,9 @@ class AssistantDrafter(Drafter):
         return self._logits(batch)
 
     def _logits(self, batch: SequenceOf[Rows]) -> NDArray[np.float32]:
-        logits = self.runner.forward(batch)
-        self.last_duration += self.runner.last_pass.duration
+        result = self.runner.forward(batch)
+        self.last_duration += result.duration
+        logits = result.logits
         missing = self._vocab_size - logits.shape[1]
         if missing > 0:
             return np.pad(logits, ((0, 0), (0, missing)), constant_values=-np.inf)

@@ -110,12 +110,12 @@ class HydraPrefixDrafter(CachedHead):
         if not asked:
             return {}
         chosen = [sequences[index] for index in asked]
-        given = self.runner.forward(
+        result = self.runner.forward(
             [replace(self._entries(sequence, self._known(sequence)), sampled=1) for sequence in chosen]
         )
-        self.last_duration = self.runner.last_pass.duration
+        self.last_duration = result.duration
         self._pass_by(sequences, asked)
-        drafts = self._heads.draft(chosen, [counts[index] for index in asked], given)
+        drafts = self._heads.draft(chosen, [counts[index] for index in asked], result.logits)
         self.last_duration += self._heads.duration
         for sequence in chosen:
             self._publish(sequence)

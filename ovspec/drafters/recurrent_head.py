@@ -20,7 +20,6 @@ from ovspec.drafters.joined_states import JoinedStates
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
-from ovspec_transforms import BOUNDARY_STATES
 
 
 class RecurrentHead(CachedHead):
@@ -109,9 +108,9 @@ class RecurrentHead(CachedHead):
 
     def _forward(self, batch: SequenceOf[Rows]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Logits over the target's vocabulary and own states of the sampled rows."""
-        logits = self._in_target_ids(self.runner.forward(batch))
-        self.last_duration += self.runner.last_pass.duration
-        return logits, np.array(self.runner.output(BOUNDARY_STATES), np.float32)
+        result = self.runner.forward(batch)
+        self.last_duration += result.duration
+        return self._in_target_ids(result.logits), np.array(result.states, np.float32)
 
     def _first_rows(self, sequences: SequenceOf[Sequence], indices: SequenceOf[int]) -> list[Rows]:
         """The true entries that a draft begins with."""

@@ -81,7 +81,6 @@ class LLMEngine:
         self._passes = Passes(self._scheduler, self._speculation, self._planner)
         self._modes: dict[VerifyMode, Mode] = {}
         self._states: dict[str, RequestState] = {}
-        self._meters: dict[int, Meter] = {}
         self._outputs: list[RequestOutput] = []  # of a step that was cut short as well
         self.verify = verify
 
@@ -147,7 +146,8 @@ class LLMEngine:
         if not any(state.schedule is schedule for state in self._states.values()):
             schedule.begin()
         raw = request.metrics
-        meter = self._meters.setdefault(id(raw), Meter(raw))
+        of_call = (state.meter for state in self._states.values() if state.meter.raw is raw)
+        meter = next(of_call, None) or Meter(raw)
         self._states[request.request_id] = state = RequestState(
             request,
             sequence,
@@ -344,8 +344,5 @@ class LLMEngine:
         state.meter.raw.acceptance_collapses = max(
             state.meter.raw.acceptance_collapses, state.schedule.collapses
         )
-        self._planner.forget(state)
         self._scheduler.remove(state)
         del self._states[state.request.request_id]
-        if not any(other.meter is state.meter for other in self._states.values()):
-            del self._meters[id(state.request.metrics)]

@@ -194,12 +194,12 @@ def count_pass(
     stats: PassStats, states: SequenceOf[RequestState], reading: SequenceOf[RequestState] = ()
 ) -> None:
     """Count what a pass read for the requests that it verified, and for those whose prompts it read."""
-    of_meters: dict[int, tuple[Meter, list[tuple[float, float]]]] = {}
+    of_meters: dict[Meter, list[tuple[float, float]]] = {}
     for state, read in zip(states, stats.attended, strict=False):
         state.attended_tokens += read[0]
         state.context_tokens += read[1]
-        of_meters.setdefault(id(state.meter), (state.meter, []))[1].append(read)
-    for meter, attended in of_meters.values():
+        of_meters.setdefault(state.meter, []).append(read)
+    for meter, attended in of_meters.items():
         meter.count_pass(stats, attended)
     for state, (attended_, context) in zip(reading, stats.prompts[len(states) :], strict=True):
         state.prompt_reads = (state.prompt_reads[0] + attended_, state.prompt_reads[1] + context)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ovspec.drafters.drafter import Drafter
 from ovspec.generation.sequence import Sequence
 
+_OPEN = "shadow"  # the last shadow draft of a sequence, where it is not decided
+
 
 @dataclass(frozen=True, slots=True)
 class _Shadow:
@@ -29,21 +31,20 @@ class ShadowDrafts:
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self._open: dict[int, _Shadow] = {}
 
     def draft(self, sequences: SequenceOf[Sequence], tokens: int) -> None:
         """Propose for every sequence whose last shadow draft is decided."""
-        counts = [0 if id(sequence) in self._open else tokens for sequence in sequences]
+        counts = [0 if _OPEN in sequence.draft_states else tokens for sequence in sequences]
         proposals = self._drafter.propose(sequences, counts)
         for sequence, count, proposal in zip(sequences, counts, proposals, strict=True):
             if count:
-                self._open[id(sequence)] = _Shadow(proposal.tokens, len(sequence.tokens))
+                sequence.draft_states[_OPEN] = _Shadow(proposal.tokens, len(sequence.tokens))
 
     def decided(self, sequences: SequenceOf[Sequence]) -> tuple[tuple[int, int], ...]:
         """Tokens proposed and tokens that came true, of every draft decided by now."""
         found = []
         for sequence in sequences:
-            shadow = self._open.get(id(sequence))
+            shadow: _Shadow | None = sequence.draft_states.get(_OPEN)
             if shadow is None:
                 continue
             decoded = sequence.tokens[shadow.position :]
@@ -51,9 +52,5 @@ class ShadowDrafts:
             same = next((i for i in range(count) if decoded[i] != shadow.tokens[i]), count)
             if same < count or count == len(shadow.tokens):
                 found.append((len(shadow.tokens), same))
-                del self._open[id(sequence)]
+                del sequence.draft_states[_OPEN]
         return tuple(found)
-
-    def forget(self, sequence: Sequence) -> None:
-        """The sequence has ended."""
-        self._open.pop(id(sequence), None)

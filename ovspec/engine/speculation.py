@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,15 @@ from ovspec.engine.accept import accept, accept_tree, next_token
 from ovspec.engine.commit import commit, is_due, take_provisional
 from ovspec.engine.request import Writer
 from ovspec.engine.request_state import RequestState, count_pass
-from ovspec.engine.verifier import Verifier
+from ovspec.engine.request_step import RequestStep, Step
+from ovspec.engine.verifier import Draft, Verification, Verifier
 from ovspec.errors import InvalidValueError
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
-from ovspec.schedule.schedule import Plan, Schedule
+from ovspec.schedule.schedule import Schedule
 from ovspec.verify.commit_verify import MAX_INTERVAL
-from ovspec.verify.limits import DENSE, MAX_NUM_ASSISTANT_TOKENS, Limits
+from ovspec.verify.limits import DENSE, MAX_NUM_ASSISTANT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +57,6 @@ class Chunk:
         )
 
 
-@dataclass(slots=True)
-class Step:
-    """Result of one step, in the order of its decoding requests.
-
-    Attributes:
-        proposed: tokens that were drafted for each request.
-        depths: tokens on the longest path of each draft; for a chain, all of its tokens.
-        accepted: number of draft tokens that verification accepted, per request.
-        draft_duration: time of the drafting round in microseconds, like all durations.
-        draft_model_duration: the part of it spent inside a model.
-        verify_duration: of the pass.
-        commit_duration: of the dense passes over provisional tokens; 0 without one.
-        commits: per request that committed, its provisional tokens and how many of them were kept.
-        sampling_duration: of acceptance.
-    """
-
-    proposed: list[int] = field(default_factory=list)
-    depths: list[int] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
-    draft_duration: float = 0.0
-    draft_model_duration: float = 0.0
-    verify_duration: float = 0.0
-    commit_duration: float = 0.0
-    commits: dict[int, tuple[int, int]] = field(default_factory=dict)
-    sampling_duration: float = 0.0
-
-    def count(self, proposal: Proposal, accepted: int) -> None:
-        """Count the draft of the next request, of which so many tokens were accepted."""
-        self.proposed.append(len(proposal.tokens))
-        self.depths.append(proposal.depth)
-        self.accepted.append(accepted)
-
-
 class Speculation:
     """Advances requests by one pass, and by dense ones where provisional tokens are due.
 
@@ -100,97 +68,87 @@ class Speculation:
     def __init__(self, target: ModelRunner, drafter: Drafter | None) -> None:
         self.verifier = Verifier(target, drafter)
         self.drafter = drafter
-        #: Draft tokens of a request that the cache has room for; `None`: any number.
-        self.most_draft: int | None = None
 
-    def step(
-        self, decoding: SequenceOf[RequestState], plans: SequenceOf[Plan], chunks: SequenceOf[Chunk]
-    ) -> Step:
+    def step(self, requests: list[RequestStep], chunks: SequenceOf[Chunk], most_draft: int | None) -> Step:
         """Advance every request. Between steps the cache holds all tokens but the last of each sequence.
 
         Args:
-            decoding: requests whose prompts are read.
-            plans: what each of them is to do.
+            requests: whose prompts are read, planned.
             chunks: of prompts, read in the same pass.
+            most_draft: draft tokens of a request that the cache has room for; `None`: any number.
         """
-        step = Step()
-        proposals = self._draft(decoding, plans, step)
+        step = Step(requests)
+        self._draft(step, most_draft)
         begins = [(chunk.state.sequence.target.length, chunk.ends) for chunk in chunks]
-        logits, limits = self._verify(decoding, plans, proposals, chunks)
-        step.verify_duration = self.verifier.stats.duration
-        for index, state in enumerate(decoding):
-            if state.request.blocks_read:
-                state.output.blocks_read = self.verifier.target.blocks_read(index)
+        found, drafts = self._verify(requests, chunks)
+        step.verify_duration = found.stats.duration
         started = microseconds()
-        count_pass(self.verifier.stats, decoding, [chunk.state for chunk in chunks])
-        for index, (state, proposal, limit) in enumerate(zip(decoding, proposals, limits, strict=True)):
-            nodes = list[int]()
+        count_pass(found.stats, [request.state for request in requests], [chunk.state for chunk in chunks])
+        for index, (request, draft) in enumerate(zip(requests, drafts, strict=True)):
+            state, nodes = request.state, list[int]()
+            if state.request.blocks_read:
+                state.output.blocks_read = found.result.blocks_read(index)
             with state.faults():
-                nodes = self._take(state, proposal, logits[index], limit == DENSE)
-                self.verifier.show(index, state.sequence, nodes)
-            step.count(proposal, len(nodes))
-        for index, chunk in enumerate(chunks, len(decoding)):
+                nodes = self._take(request, found.logits[index], draft.limits == DENSE)
+                found.show(index, state.sequence, nodes)
+            request.count_draft(len(nodes))
+        for index, (chunk, (begin, ends)) in enumerate(zip(chunks, begins, strict=True), len(requests)):
             with chunk.state.faults():
-                self.verifier.show(index, chunk.state.sequence, ())
-        for chunk, rows, (begin, ends) in zip(chunks, logits[len(decoding) :], begins, strict=True):
-            with chunk.state.faults():
+                rows = found.logits[index]
+                found.show(index, chunk.state.sequence, ())
                 chunk.state.take_prompt(begin, rows)
                 if ends:
                     token = next_token(chunk.state.sequence, rows[-1])
                     chunk.state.emit([token], ["target"], rows[-1:], [0])
         step.sampling_duration = microseconds() - started
-        due = [i for i, s in enumerate(decoding) if not s.ended and is_due(s, plans[i].commit_interval)]
+        due = [r for r in requests if not r.state.ended and is_due(r.state, r.plan.commit_interval)]
         if due:
-            outcomes, step.commit_duration = commit(self.verifier, [decoding[index] for index in due])
-            step.commits = dict(zip(due, outcomes, strict=True))
+            step.commit_duration = commit(self.verifier, due)
         return step
 
     def _verify(
-        self,
-        decoding: SequenceOf[RequestState],
-        plans: SequenceOf[Plan],
-        proposals: SequenceOf[Proposal],
-        chunks: SequenceOf[Chunk],
-    ) -> tuple[list[NDArray[np.float32]], list[Limits]]:
-        """Logits of every request and every chunk, and what the requests' rows may read."""
-        drafts = [(s.sequence, proposal.tokens) for s, proposal in zip(decoding, proposals, strict=True)]
-        limits = [
-            self.verifier.limits(
-                state.mode.sparse, len(state.sequence.tokens) + len(proposal.tokens), plan.budget_scale
-            )
-            for state, proposal, plan in zip(decoding, proposals, plans, strict=True)
-        ]
-        trees = [proposal.parents for proposal in proposals]
-        return self.verifier.verify(drafts, limits, trees, [chunk.rows for chunk in chunks]), limits
+        self, requests: SequenceOf[RequestStep], chunks: SequenceOf[Chunk]
+    ) -> tuple[Verification, list[Draft]]:
+        """One pass over all drafts, and over chunks of prompts."""
+        drafts = []
+        for request in requests:
+            sequence, proposal = request.state.sequence, request.proposal
+            context = len(sequence.tokens) + len(proposal.tokens)
+            limits = self.verifier.limits(request.state.mode.sparse, context, request.plan.budget_scale)
+            drafts.append(Draft(sequence, proposal.tokens, limits, proposal.parents))
+        return self.verifier.verify(drafts, [chunk.rows for chunk in chunks]), drafts
 
-    def _draft(
-        self, decoding: SequenceOf[RequestState], plans: SequenceOf[Plan], step: Step
-    ) -> list[Proposal]:
-        forced = [self._forced(state) for state in decoding]
+    def _draft(self, step: Step, most_draft: int | None) -> None:
+        requests = step.requests
+        forced = [self._forced(request.state, most_draft) for request in requests]
         counts = [
-            0 if grammar else max(0, min(plan.num_assistant_tokens, self.room(state)))
-            for state, plan, grammar in zip(decoding, plans, forced, strict=True)
+            0
+            if tokens
+            else max(0, min(request.plan.num_assistant_tokens, self.room(request.state, most_draft)))
+            for request, tokens in zip(requests, forced, strict=True)
         ]
         if self.drafter is None or not any(counts):
-            return [Proposal(tokens) for tokens in forced]
+            for request, tokens in zip(requests, forced, strict=True):
+                request.proposal = Proposal(tokens)
+            return
         started = microseconds()
-        proposals = self.drafter.propose([state.sequence for state in decoding], counts)
-        for state, proposal, tokens in zip(decoding, proposals, forced, strict=True):
-            with state.faults():
-                proposal.cut(state.sequence)
+        proposals = self.drafter.propose([request.state.sequence for request in requests], counts)
+        for request, proposal, tokens in zip(requests, proposals, forced, strict=True):
+            with request.state.faults():
+                proposal.cut(request.state.sequence)
             proposal.tokens += tokens
+            request.proposal = proposal
         if any(proposal.confidences for proposal in proposals):
-            drop_unlikely(proposals, [state.schedule for state in decoding])
+            drop_unlikely(requests)
         step.draft_duration = microseconds() - started
         step.draft_model_duration = self.drafter.last_duration
-        return proposals
 
-    def _forced(self, state: RequestState) -> list[int]:
+    def _forced(self, state: RequestState, most_draft: int | None) -> list[int]:
         """A draft of what the request's grammar leaves no choice about, which costs nothing."""
         constraint = state.sequence.processor.constraint
         if constraint is None:
             return []
-        room = min(self._most(state), MAX_NUM_ASSISTANT_TOKENS)
+        room = min(self._most(state, most_draft), MAX_NUM_ASSISTANT_TOKENS)
         with state.faults():
             return constraint.forced()[: max(0, room)]
         return []
@@ -211,31 +169,35 @@ class Speculation:
         if reason := self.verifier.target.why_no_trees:
             raise InvalidValueError(f"tree_depth={levels}: the target can't verify trees: {reason}")
 
-    def room(self, state: RequestState) -> int:
-        """Largest useful draft of the drafter; the pass itself yields one more token."""
-        settings, limits = state.sequence.settings, [self._most(state)]
+    def room(self, state: RequestState, most_draft: int | None) -> int:
+        """Largest useful draft of the drafter; the pass itself yields one more token.
+
+        Args:
+            state: of the request.
+            most_draft: as of `step`.
+        """
+        settings, limits = state.sequence.settings, [self._most(state, most_draft)]
         if settings.num_assistant_tokens_schedule == "auto" and state.request.schedule is None:
             limits.append(settings.num_assistant_tokens)
         return min(limits)
 
-    def _most(self, state: RequestState) -> int:
+    def _most(self, state: RequestState, most_draft: int | None) -> int:
         """Draft tokens that a pass has room for, whoever drafts them."""
         sequence, long_rope = state.sequence, self.verifier.target.long_rope
         limits = [sequence.remaining - 1]
         if sequence.settings.tree_depth and sequence.remaining > 1:
             limits = [MAX_NUM_ASSISTANT_TOKENS]  # the drafter bounds the depth
-        if self.most_draft is not None:
-            limits.append(self.most_draft)
+        if most_draft is not None:
+            limits.append(most_draft)
         if long_rope and (room := long_rope.room(len(sequence.tokens))) is not None:
             limits.append(room)
         if state.mode.commits:  # at most what one commit can verify
             limits.append(MAX_INTERVAL - 1 - len(sequence.provisional))
         return min(limits)
 
-    def _take(
-        self, state: RequestState, proposal: Proposal, logits: NDArray[np.float32], dense: bool
-    ) -> list[int]:
+    def _take(self, request: RequestStep, logits: NDArray[np.float32], dense: bool) -> list[int]:
         """Accept what verification lets stand, as final tokens or as provisional ones; return it."""
+        state, proposal = request.state, request.proposal
         sequence, parents = state.sequence, proposal.parents
         if parents is None:
             accepted = accept(sequence, proposal, logits)
@@ -244,9 +206,6 @@ class Speculation:
             path = accept_tree(sequence, proposal, parents, logits)
             self.verifier.keep(sequence, path.nodes)
             nodes, last = path.nodes, path.next_token
-        if levels := proposal.depth:
-            state.count_draft(levels, len(nodes))
-            state.acceptance.observe(levels, len(nodes))
         tokens = [*(proposal.tokens[node] for node in nodes), last]
         whole = _ends_draft(nodes, proposal)
         writers: list[Writer] = ["draft" for _ in nodes]
@@ -258,14 +217,15 @@ class Speculation:
         return nodes
 
 
-def drop_unlikely(proposals: SequenceOf[Proposal], schedules: SequenceOf[Schedule]) -> None:
+def drop_unlikely(requests: SequenceOf[RequestStep]) -> None:
     """Drop nodes that the schedules do not verify; the trees of one schedule are judged together."""
-    drafted: dict[int, list[float]] = {}
-    for schedule, proposal in zip(schedules, proposals, strict=True):
-        drafted.setdefault(id(schedule), []).extend(proposal.confidences or ())
-    for schedule, proposal in zip(schedules, proposals, strict=True):
-        if proposal.confidences:
-            proposal.drop_unlikely(schedule.least_confidence(drafted[id(schedule)]))
+    drafted: dict[Schedule, list[float]] = {}
+    for request in requests:
+        drafted.setdefault(request.state.schedule, []).extend(request.proposal.confidences or ())
+    for request in requests:
+        if request.proposal.confidences:
+            schedule = request.state.schedule
+            request.proposal.drop_unlikely(schedule.least_confidence(drafted[schedule]))
 
 
 def _ends_draft(nodes: list[int], proposal: Proposal) -> bool:

@@ -144,12 +144,11 @@ class Scorer:
 
     def _pass(self, parts: SequenceOf[tuple[_Asked, int, int]]) -> None:
         sampled = [max(0, end - max(begin, one.unscored)) for one, begin, end in parts]
-        logits = self._runner.forward(
-            [
-                Rows(one.sequence, one.read[begin:end], count)
-                for (one, begin, end), count in zip(parts, sampled, strict=True)
-            ]
-        )
+        batch = [
+            Rows(one.sequence, one.read[begin:end], count)
+            for (one, begin, end), count in zip(parts, sampled, strict=True)
+        ]
+        logits = self._runner.forward(batch).logits
         first = 0
         for (one, _, end), count in zip(parts, sampled, strict=True):
             one.score(logits[first : first + count], end - count)
@@ -172,10 +171,11 @@ class Scorer:
         cached, runner = CachedSequence(), self._runner
         step = MAX_VERIFY_ROWS if self._sparse is None else _SPARSE_ROWS
         try:
-            yield runner.prefill(cached, np.array(prompt, np.int64), DEFAULT_MAX_NUM_BATCHED_TOKENS, True)[0]
+            whole = np.array(prompt, np.int64)
+            yield runner.prefill(cached, whole, DEFAULT_MAX_NUM_BATCHED_TOKENS, True).logits[0]
             for begin in range(0, len(tokens) - 1, step):
                 read = np.array(tokens[begin : min(begin + step, len(tokens) - 1)], np.int64)
                 limits = Limits.of(self._sparse, cached.length + len(read), runner.block_size, 1.0)
-                yield from runner.forward([Rows(cached, read, len(read), **limits.rows)])
+                yield from runner.forward([Rows(cached, read, len(read), **limits.rows)]).logits
         finally:
             runner.release(cached)

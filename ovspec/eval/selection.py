@@ -180,7 +180,7 @@ class SelectionEval:
                 rows = ids[first : first + self.rows]
                 sparse, stats, layers = self._select(runner, cached, rows)
                 cached.rollback(first)
-                dense = runner.forward([Rows(cached, rows, len(rows))])
+                dense = runner.forward([Rows(cached, rows, len(rows))]).logits
                 if layers:
                     found.append(layers)
                     pairs = zip(dense, sparse, strict=True)
@@ -201,14 +201,14 @@ class SelectionEval:
         """Logits of a pass that selects, what it read, and its layers; none where it reads everything."""
         past = cached.length
         budget = self.sparse.budget_blocks(past + len(rows), runner.block_size)
-        logits = np.array(runner.forward([Rows(cached, rows, len(rows), budget)]))
-        lists = np.array(runner.output(SELECTED_BLOCKS))
-        stats = runner.last_pass.attended[0]
+        result = runner.forward([Rows(cached, rows, len(rows), budget)])
+        logits, lists = result.logits.copy(), np.array(result.output(SELECTED_BLOCKS))
+        stats = result.stats.attended[0]
         if not (lists >= 0).any():
             return logits, stats, []
         selection = SelectionInForce.of(runner)
         assert selection is not None and selection.layers is not None
-        queries = np.array(runner.output(SELECTING_QUERIES))
+        queries = np.array(result.output(SELECTING_QUERIES))
         layers = []
         for number, layer in enumerate(selection.layers):
             keys = keys_of(runner, cached, layer, past)

@@ -32,6 +32,7 @@ from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_check import check_graph
 from ovspec.runtime.paged_graph import lower, transform
 from ovspec.runtime.pass_inputs import PassInputs, input_names
+from ovspec.runtime.pass_result import PassResult
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.prompt_pieces import pieces, prompt_ends, read_prompts, verified
 from ovspec.runtime.recurrent_states import RecurrentStates
@@ -123,7 +124,6 @@ class ModelRunner:
         #: States of layers with linear attention; `None` where there are none.
         self.recurrent = RecurrentStates.of(compiled, self.request)
         self.blocks = BlockManager(self.block_size)
-        self.last_pass = PassStats()
         self.long_rope = None if facts.rope_limit is None else LongRope(facts.rope_limit)
         self.reports = facts.reports
         found = (facts.stock_products, (*self.cache.specs, *state_tensors(compiled)))
@@ -191,7 +191,7 @@ class ModelRunner:
         self._attach(compiled, facts)
         sequence, tokens = CachedSequence(), np.arange(_PROBE_ROWS) % 16
         passes = (Rows(sequence, tokens, sampled=_PROBE_ROWS), Rows(sequence, tokens[:4], sampled=4))
-        logits = np.concatenate([np.array(self.forward([rows])) for rows in passes])
+        logits = np.concatenate([self.forward([rows]).logits.copy() for rows in passes])
         self.release(sequence)
         return logits
 
@@ -203,16 +203,12 @@ class ModelRunner:
         provided = {*build_tables([rows], self.block_size, native), *features}
         return input_names(self.compiled, provided.union(*(part.names for part in self._parts if part)))
 
-    def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
-        """Run one pass and advance every sequence by its rows.
-
-        Returns:
-            Logits f32 `[sampled rows of all sequences, vocab]`, valid until the next pass.
-        """
+    def forward(self, batch: Sequence[Rows]) -> PassResult:
+        """Run one pass and advance every sequence by its rows; its results are valid until the next pass."""
         recomputed = self.long_rope.recompute(batch, self._duration) if self.long_rope else 0.0
         filled, apart = self.gpu_rows.arranged(batch, self.blocks) if self.gpu_rows else (batch, False)
         try:
-            self._compute(batch, filled, apart, recomputed)
+            stats = self._compute(batch, filled, apart, recomputed)
         finally:
             for added in filled[len(batch) :]:
                 self.release(added.sequence)
@@ -221,10 +217,13 @@ class ModelRunner:
         for rows in batch:
             rows.sequence.length = rows.context
         logits: NDArray[np.float32] = self.request.get_tensor("logits").data
-        return logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
+        logits = logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
+        return PassResult(logits, stats, self.request, self._selection)
 
-    def _compute(self, batch: Sequence[Rows], filled: Sequence[Rows], apart: bool, recomputed: float) -> None:
-        """Compute `filled`, a batch with the rows that `GpuRows` added, and count it in `last_pass`."""
+    def _compute(
+        self, batch: Sequence[Rows], filled: Sequence[Rows], apart: bool, recomputed: float
+    ) -> PassStats:
+        """Compute `filled`, a batch with the rows that `GpuRows` added."""
         needed = self.blocks.required([(rows.sequence, rows.context) for rows in filled])
         self.cache.ensure(needed, soon=self.blocks.required(prompt_ends(filled)))
         for rows in filled:
@@ -247,7 +246,9 @@ class ModelRunner:
         channels = self.request.get_tensor(CHANNELS_READ).data.tolist() if self._ffn_limits else ()
         share = self._selection.summary_share if self._selection else 0.0
         attended = attended_tokens(counts, parts, self.block_size, share)
-        self.last_pass = PassStats(
+        if self._selection:
+            self._selection.finish(parts, self.request)
+        return PassStats(
             duration,
             tuple(verified(batch, parts, attended)),
             tuple(read_prompts(batch, parts, attended)),
@@ -256,45 +257,33 @@ class ModelRunner:
             channels_read=tuple(channels),
             channels_held=tuple(layer.channels for layer in self._ffn_layers) if channels else (),
         )
-        if self._selection:
-            self._selection.finish(parts, self.request)
 
     def prefill(
         self, sequence: CachedSequence, tokens: NDArray[np.int64], chunk: int, is_prompt: bool = False
-    ) -> NDArray[np.float32]:
+    ) -> PassResult:
         """Run tokens through the model in chunks of at most `chunk` rows.
 
         Args:
-            sequence, tokens, is_prompt: as of `Rows`.
+            sequence, is_prompt: as of `Rows`.
+            tokens: i64 `[1 or more]`.
             chunk: rows of a pass; with sparse prompts a multiple of 128.
 
         Returns:
-            Logits f32 `[1, vocab]` of the last token.
+            The last pass, with logits f32 `[1, vocab]` of the last token and the duration of all passes.
         """
-        duration, logits = 0.0, np.zeros((0, 0), np.float32)
-        length = sequence.length + len(tokens)
-        for begin in range(0, len(tokens), chunk):
-            part = tokens[begin : begin + chunk]
-            last = begin + chunk >= len(tokens)
+        duration, length, begin = 0.0, sequence.length + len(tokens), 0
+        while True:
+            part, last = tokens[begin : begin + chunk], begin + chunk >= len(tokens)
             rows = Rows(sequence, part, sampled=int(last), text_length=length, is_prompt=is_prompt)
-            logits = self.forward([rows])
-            duration += self.last_pass.duration
-        self.last_pass = PassStats(duration)
-        return logits
+            result = self.forward([rows])
+            duration += result.duration
+            begin += chunk
+            if last:
+                return replace(result, stats=PassStats(duration))
 
     def _duration(self, rows: Rows) -> float:
         """Compute one sequence's rows; microseconds inside the model."""
-        self.forward([rows])
-        return self.last_pass.duration
-
-    def output(self, name: str) -> NDArray[np.generic]:
-        """An output of the last pass, valid until the next."""
-        data: NDArray[np.generic] = self.request.get_tensor(name).data
-        return data
-
-    def blocks_read(self, index: int) -> list[float] | None:
-        """As `NativeSelection.blocks_read`; `None` too where the graph does not select."""
-        return self._selection.blocks_read(self.request, index) if self._selection else None
+        return self.forward([rows]).duration
 
     def compact(self, sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:
         """Keep the accepted path of a tree that the last pass verified; see `compaction.compact`."""

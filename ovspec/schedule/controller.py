@@ -41,13 +41,11 @@ class AutoSchedule(Schedule):
         max_num_assistant_tokens: longest draft it may ask for.
 
     Attributes:
-        bound: longest draft in the present call.
         collapses: times since `begin` that acceptance fell below half of what it was.
     """
 
     def __init__(self, max_num_assistant_tokens: int) -> None:
-        self.bound = max_num_assistant_tokens
-        self._costs = CostModel()
+        self._most, self._costs = max_num_assistant_tokens, CostModel()
         self._acceptance = AcceptanceModel(max_num_assistant_tokens)
         self._confirmations = ConfirmationRates()
         self._allowance = LossAllowance()
@@ -90,9 +88,9 @@ class AutoSchedule(Schedule):
         if self._rests:
             return Plan(0, self._plain.scale, None, shadow)
         self._state = state
-        limit, scales = min(state.max_draft, self.bound), state.budget_scales
-        tokens, scale = self._choice
-        self._choice = Choice(min(tokens, self.bound), scale if scale in scales else scales[0])
+        asked, scales, (tokens, scale) = min(state.asked, self._most), state.budget_scales, self._choice
+        limit = min(state.max_draft, asked)
+        self._choice = Choice(min(tokens, asked), scale if scale in scales else scales[0])
         if self._opening and limit > 0:
             tokens, shadow = self._opening.popleft(), 0
             # Dense steps do not go between sparse ones and their commit.

@@ -61,7 +61,7 @@ def check_logits(model: ModelRunner, prompt: NDArray[np.int64], expected: NDArra
     sequence, got = CachedSequence(), []
     for begin, end in (0, 60), (60, 120), *((begin, begin + 6) for begin in range(120, 150, 6)):
         rows = Rows(sequence, prompt[begin:end], sampled=end - begin, text_length=len(prompt))
-        got.append(np.array(model.forward([rows])))
+        got.append(np.array(model.forward([rows]).logits))
     model.release(sequence)
     assert np.abs(np.concatenate(got) - expected).max() < TOLERANCE * expected.std()
 
@@ -70,7 +70,7 @@ def several_rows(model: ModelRunner, prompt: NDArray[np.int64]) -> NDArray[np.fl
     """Logits of a prompt's end and of verified rows behind it."""
     sequence = CachedSequence()
     parts = [
-        np.array(model.forward([Rows(sequence, prompt[at], sampled=4)]))
+        np.array(model.forward([Rows(sequence, prompt[at], sampled=4)]).logits)
         for at in (slice(144), slice(144, 150))
     ]
     model.release(sequence)

@@ -214,7 +214,8 @@ def passes(runner: ModelRunner, life: list[Step] | None = None) -> Iterator[Pass
             Rows(one.cached, rng.integers(2, 4096, count), min(count, 64), budget)
             for one, count, budget, _ in ones
         ]
-        logits = np.array(runner.forward(batch))
+        result = runner.forward(batch)
+        logits = result.logits.copy()
         seen = {name: np.array(runner.request.get_tensor(name).data) for name in names}
         tables, contexts = tables_of(batch, block)
         tables["physical_tables"] = [one.cached.table[: -(-one.cached.length // block)] for one, *_ in ones]
@@ -231,7 +232,7 @@ def passes(runner: ModelRunner, life: list[Step] | None = None) -> Iterator[Pass
             seen,
             live,
             contexts,
-            runner.last_pass,
+            result.stats,
             logits,
             partial(contents, runner),
             [name for name, rows in step.items() if rows is not None],

@@ -90,7 +90,7 @@ def test_passes_go_on_where_a_cache_could_not_grow(
 
     def logits() -> list[NDArray[np.float32]]:
         sequence = CachedSequence()
-        found = [np.array(runner.forward([Rows(sequence, np.array([token]))])) for token in range(40)]
+        found = [np.array(runner.forward([Rows(sequence, np.array([token]))]).logits) for token in range(40)]
         runner.release(sequence)
         return found
 

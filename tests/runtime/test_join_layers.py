@@ -44,10 +44,10 @@ def logits(runner: ModelRunner) -> NDArray[np.float32]:
     """Of a prompt behind another, and of rows that follow both."""
     tokens = np.arange(70) * 7 % 300
     sequences = CachedSequence(), CachedSequence()
-    found = [runner.forward([Rows(sequences[0], tokens[:45], sampled=45)]).copy()]
-    found.append(runner.forward([Rows(sequences[1], tokens[3:70], sampled=2)]).copy())
+    found = [runner.forward([Rows(sequences[0], tokens[:45], sampled=45)]).logits.copy()]
+    found.append(runner.forward([Rows(sequences[1], tokens[3:70], sampled=2)]).logits.copy())
     rows = [Rows(sequence, tokens[:4], sampled=4) for sequence in sequences]
-    found.append(runner.forward(rows).copy())
+    found.append(runner.forward(rows).logits.copy())
     return np.concatenate(found)
 
 

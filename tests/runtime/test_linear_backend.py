@@ -40,7 +40,7 @@ def verify(runner: ModelRunner) -> np.ndarray:
     """Logits of five rows behind a prompt."""
     sequence = CachedSequence()
     runner.prefill(sequence, PROMPT, chunk=512)
-    logits = runner.forward([Rows(sequence, DRAFT, sampled=5)]).copy()
+    logits = runner.forward([Rows(sequence, DRAFT, sampled=5)]).logits.copy()
     runner.release(sequence)
     return logits
 

@@ -116,9 +116,9 @@ def test_summaries_count_and_a_list_that_saves_nothing_is_dense(
     runner.prefill(cached, rng.integers(2, 4096, 400), 512)
     density = {}
     for budget in (4, 12):
-        runner.forward([Rows(cached, rng.integers(2, 4096, 5), 5, budget)])
+        result = runner.forward([Rows(cached, rng.integers(2, 4096, 5), 5, budget)])
         cached.rollback(400)
-        attended, context = runner.last_pass.attended[0]
+        attended, context = result.stats.attended[0]
         density[budget] = attended / context
     runner.release(cached)
     assert 0.25 < density[4] < 0.65 and density[12] == 1.0

@@ -219,7 +219,7 @@ def exact_distribution(setting: str) -> dict[tuple[int, ...], float]:
     def next_token(context: tuple[int, ...]) -> NDArray[np.float64]:
         tokens = np.array([*PROMPT, *context], np.int64)
         cached.rollback(SHARED)
-        row = np.array(target.forward([Rows(cached, tokens[SHARED:])]))[0]
+        row = target.forward([Rows(cached, tokens[SHARED:])]).logits[0].copy()
         if setting == "grammar" and len(context) % 2:
             followers = FOLLOWERS[LETTERS[context[-1]]]
             row = np.where([letter in followers for letter in LETTERS], row, -np.inf).astype(np.float32)

@@ -30,7 +30,7 @@ class Says(Drafter):
 
 
 def test_a_draft_is_decided_at_its_first_wrong_token_or_its_last() -> None:
-    sequence = SimpleNamespace(tokens=[1, 2])
+    sequence = SimpleNamespace(tokens=[1, 2], draft_states={})
     shadows = ShadowDrafts(Says(3, 4, 5))
     shadows.draft([sequence], 3)
     assert shadows.decided([sequence]) == ()
@@ -46,7 +46,7 @@ def test_a_draft_is_decided_at_its_first_wrong_token_or_its_last() -> None:
 
 
 def test_nothing_offered_is_decided_at_once() -> None:
-    sequence, shadows = SimpleNamespace(tokens=[1]), ShadowDrafts(Says())
+    sequence, shadows = SimpleNamespace(tokens=[1], draft_states={}), ShadowDrafts(Says())
     shadows.draft([sequence], 4)
     assert shadows.decided([sequence]) == ((0, 0),)
 

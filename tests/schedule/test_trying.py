@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from schedule.virtual_machine import MAX_DRAFT, Machine, World
@@ -108,9 +109,7 @@ def test_sparse_passes_come_before_a_plain_step_was_measured() -> None:
     )
     schedule = AutoSchedule(MAX_DRAFT)
     # No room for a draft, so none for the opening: the first choice is made on nothing.
-    schedule.bound = 0
-    sparse.run(schedule, 50, seed=1)
-    schedule.bound = MAX_DRAFT
+    replace(sparse, asked=0).run(schedule, 50, seed=1)
     assert max(sparse.run(schedule, 200, seed=2).drafts) > 0
 
 

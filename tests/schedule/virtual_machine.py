@@ -88,6 +88,7 @@ class World:
         offers: rate at which the drafter has another token to offer, by tokens emitted so far.
         confirmed: rate at which a dense pass confirms a provisional token.
         lookup: what a draft beside a step costs; 0 where the drafter has a model and drafts none.
+        asked: longest draft that the sequences ask for.
         shadowed: rate at which a token of such a draft comes true, where it is another than `acceptance`.
     """
 
@@ -101,6 +102,7 @@ class World:
     reads: bool = False
     lookup: float = 0.0
     shadowed: Text | None = None
+    asked: int = 2**31 - 1
 
     def run(self, schedule: Schedule, tokens: int, seed: int, sequences: int = 1) -> Run:
         """Generate `tokens` per sequence."""
@@ -114,7 +116,8 @@ class World:
             state = StepState(
                 contexts=(self.context + done,) * sequences,
                 remaining=remaining,
-                max_draft=min(MAX_DRAFT, tokens - done - 1),
+                max_draft=min(MAX_DRAFT, self.asked, tokens - done - 1),
+                asked=self.asked,
                 unread=unread if self.reads else 0,
                 pending=(pending,) * sequences if self.commit_intervals else (),
                 budget_scales=self.budget_scales,

@@ -86,7 +86,7 @@ def logits(folder: Path, selects: bool, precision: str) -> list[np.ndarray[Any, 
     one, two = CachedSequence(), CachedSequence()
 
     def run(*batch: Rows) -> None:
-        found.append(np.array(runner.forward(batch)))
+        found.append(np.array(runner.forward(batch).logits))
 
     run(Rows(one, tokens[:300]))
     run(Rows(two, tokens[300:341]), Rows(one, tokens[300:305], sampled=5))

@@ -1,0 +1,77 @@
+"""What one request does in a step, and the step of all requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ovspec.drafters.drafter import Proposal
+from ovspec.engine.request_state import RequestState
+from ovspec.schedule.schedule import Plan
+
+
+@dataclass(slots=True)
+class RequestStep:
+    """What a request that decodes does in one step, and what came of it.
+
+    Attributes:
+        state: of the request.
+        plan: what it is to do.
+        proposal: its draft.
+        accepted: tokens of the draft that verification accepted.
+        commit: its provisional tokens, and how many of them a commit kept; `None` where it did not commit.
+        held: tokens that its output had before.
+    """
+
+    state: RequestState
+    plan: Plan
+    proposal: Proposal = field(default_factory=Proposal)
+    accepted: int = 0
+    commit: tuple[int, int] | None = None
+    held: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.held = len(self.state.output.token_ids)
+
+    @property
+    def proposed(self) -> int:
+        """Tokens of the draft, which its verification took as many rows for, and one more."""
+        return len(self.proposal.tokens)
+
+    @property
+    def emitted(self) -> int:
+        """Final tokens that the step brought."""
+        return len(self.state.output.token_ids) - self.held
+
+    def count_draft(self, accepted: int) -> None:
+        """Note how much of the draft was accepted, wherever that is counted."""
+        self.accepted, levels, state = accepted, self.proposal.depth, self.state
+        if levels:
+            state.count_draft(levels, accepted)
+            state.acceptance.observe(levels, accepted)
+            state.meter.raw.count_draft(levels, accepted, self.proposed)
+
+
+@dataclass(slots=True)
+class Step:
+    """One step; durations in microseconds.
+
+    Attributes:
+        requests: those that decode.
+        draft_duration: of the drafting round.
+        draft_model_duration: the part of it spent inside a model.
+        verify_duration: of the pass.
+        commit_duration: of the dense passes over provisional tokens; 0 without one.
+        sampling_duration: of acceptance.
+    """
+
+    requests: list[RequestStep]
+    draft_duration: float = 0.0
+    draft_model_duration: float = 0.0
+    verify_duration: float = 0.0
+    commit_duration: float = 0.0
+    sampling_duration: float = 0.0
+
+    @property
+    def model_duration(self) -> float:
+        """Of all models."""
+        return self.draft_model_duration + self.verify_duration + self.commit_duration

@@ -246,8 +246,8 @@ def refuse_gguf(path: Path, what: str) -> None:
             is_gguf = opened.read(4) == b"GGUF"
         if is_gguf or file.suffix == ".gguf":
             raise ValueError(
-                f"{what} '{file}' is a GGUF file, which ovspec does not read; export the Hugging Face "
-                "checkpoint it was made from: `ovspec export -m ... OUT`"
+                f"{what} '{file}' is a GGUF file: give the file where a model is to be run, or make a folder "
+                f"of it: `ovspec export -m {file} OUT`"
             )
 
 

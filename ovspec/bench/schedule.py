@@ -194,7 +194,7 @@ class ScheduleBench:
     def _long_player(self) -> _Player:
         source, rng = self.source, np.random.default_rng(0)
         model = source.load(native=True)
-        runner = load_runner(TracedRunner, "native", model, source.anchor_layers, self.properties, None)
+        runner = load_runner(TracedRunner, "native", model, self.properties, None)
         # A pass writes the whole draft to the cache before acceptance.
         cached = random_context(runner, self.context + self.max_new_tokens + 64, rng)
         prompt = rng.integers(0, source.vocab_size, self.context + 1).tolist()

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from ovspec.bench.acceptance_trace import AcceptanceTrace, Confirmations
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 
@@ -37,13 +36,6 @@ class TracedRunner(ModelRunner):
         """As `ModelRunner.forward`."""
         rows = batch[0]
         return self._traced(super().forward(batch), rows.tokens[-rows.sampled :], rows.parents, rows.is_dense)
-
-    def forward_next(
-        self, sequence: CachedSequence, tokens: SequenceOf[int]
-    ) -> tuple[NDArray[np.float32], float] | None:
-        """As `ModelRunner.forward_next`."""
-        found = super().forward_next(sequence, tokens)
-        return found and (self._traced(found[0], np.array(tokens), None, True), found[1])
 
     def _traced(
         self,

@@ -13,6 +13,7 @@ from ovspec.bench.host import HostBench
 from ovspec.bench.plot import plot_report
 from ovspec.bench.verify import VerifyBench
 from ovspec.cli.bench_decode import decode
+from ovspec.cli.bench_generate import generate
 from ovspec.cli.bench_kernel import kernel
 from ovspec.cli.bench_memory import memory
 from ovspec.cli.bench_options import (
@@ -51,7 +52,7 @@ def bench() -> None:
     """Measure on this machine."""
 
 
-for command in (decode, prompt, schedule, kernel, memory, serve, trace):
+for command in (decode, generate, prompt, schedule, kernel, memory, serve, trace):
     bench.add_command(command)
 
 

@@ -12,7 +12,7 @@ from ovspec.bench.schedule import WORKLOADS, ScheduleBench
 from ovspec.bench.schedule_report import ScheduleReport
 from ovspec.bench.source import ModelSource
 from ovspec.cli.bench_options import SIZES, check_outputs, run_and_show
-from ovspec.cli.option_forms import PATH, Whole, default_option, typed_option
+from ovspec.cli.option_forms import MODEL, Whole, default_option, typed_option
 from ovspec.cli.options import draft_folder, int_list, json_option, properties_from, property_option
 from ovspec.drafters import NAMES
 from ovspec_models import ModelInfo, demo_pair_path
@@ -20,7 +20,7 @@ from ovspec_models.synthetic import WEIGHT_FORMATS
 
 
 @click.command()
-@typed_option("--model", PATH, "Folder of the model of repetitive and creative.  [the demo pair]")
+@typed_option("--model", MODEL, "Folder of the model of repetitive and creative.  [the demo pair]")
 @default_option("--draft-model", "auto", "As in `ovspec generate`.")
 @typed_option("--drafter", click.Choice(NAMES), "Who drafts for them.  [assistant]")
 @default_option("--shape", "qwen3-0.6b", "long: random weights of this shape.")

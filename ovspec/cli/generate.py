@@ -22,7 +22,7 @@ from ovspec.cli.pipeline_options import (
     prefix_option,
 )
 from ovspec.cli.waiting import reading
-from ovspec.eval.in_force import anchor_layers_of, prefill_in_force, verify_in_force
+from ovspec.eval.in_force import SelectionInForce, prefill_in_force, verify_in_force
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import FINISH_WORDS, DecodedResults
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -211,7 +211,7 @@ def report(results: DecodedResults, pipeline: LLMPipeline, choice: PipelineChoic
     return {
         "text": results.texts[0],
         "finish_reason": FINISH_WORDS[results.finish_reasons[0]],
-        "verify": verify_in_force(pipeline.verify, anchor_layers_of(pipeline.runner)),
+        "verify": verify_in_force(pipeline.verify, SelectionInForce.of(pipeline.runner)),
         "prefill": prefill_in_force(pipeline.prefill),
         "lossless": not metrics.why_lossy and (plain or not metrics.identity_breakers),
         "identity_promised": not metrics.why_lossy and not metrics.identity_breakers,

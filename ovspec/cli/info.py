@@ -20,7 +20,7 @@ from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.verify_cost import pass_costs
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.cli.device_report import report_device
-from ovspec.cli.option_forms import COUNT, PATH, json_flag, typed_option
+from ovspec.cli.option_forms import COUNT, MODEL, json_flag, typed_option
 from ovspec.cli.options import draft_folder, properties_from, property_option
 from ovspec.cli.output import print_json, print_rows, print_table
 from ovspec.eval.tables import table_of
@@ -46,7 +46,7 @@ _SHAPE = (
 
 
 @click.command()
-@click.argument("folder", required=False, type=PATH)
+@click.argument("folder", required=False, type=MODEL)
 @typed_option("--context", int, "With FOLDER: plan the memory for so many tokens.")
 @click.option(
     "--bandwidth",
@@ -55,7 +55,9 @@ _SHAPE = (
 )
 @click.option("--self-check", is_flag=True, help="Run every native operation against its reference.")
 @typed_option(
-    "--model", PATH, "With --self-check: compute a text through this model in random splits and compare bits."
+    "--model",
+    MODEL,
+    "With --self-check: compute a text through this model in random splits and compare bits.",
 )
 @click.option(
     "--device", default="CPU", help="With --self-check: a device other than CPU to check; writes a report."

@@ -25,9 +25,9 @@ _MOST_ROWS = MOST_SAMPLED
 
 
 def take_provisional(state: RequestState, tokens: list[int], writers: list[Writer]) -> None:
-    """Append tokens that a sparse pass accepted, up to a stop token."""
-    stops = state.sequence.settings.stop_token_ids
-    end = next((i + 1 for i, token in enumerate(tokens) if token in stops), len(tokens))
+    """Append tokens that a sparse pass accepted, up to one that ends the sequence."""
+    ends = state.sequence.ends_with
+    end = next((i + 1 for i in range(len(tokens)) if ends(tokens[: i + 1])), len(tokens))
     state.sequence.add_provisional(tokens[:end])
     state.provisional_writers += writers[:end]
 
@@ -44,7 +44,7 @@ def is_due(state: RequestState, interval: int | None) -> bool:
     if not count:
         return False
     interval = interval or state.mode.interval or sequence.provisional.interval
-    last = sequence.tokens[-1] in sequence.settings.stop_token_ids
+    last = sequence.tokens[-1] in sequence.settings.stop_token_ids or sequence.ends_with(())
     # The commit itself yields one more token.
     return count >= interval or last or sequence.remaining <= 1
 

@@ -20,13 +20,12 @@ class _Before:
     state: RequestState
     progress: tuple[int, int]
     length: int
-    list_age: int | None
 
     @classmethod
     def of(cls, state: RequestState) -> _Before:
         """Of now."""
         target = state.sequence.target
-        return cls(state, _progress(state), target.length, target.list_age)
+        return cls(state, _progress(state), target.length)
 
     def restore(self) -> bool:
         """Take back what the pass wrote; whether the request is still to be advanced."""
@@ -35,7 +34,6 @@ class _Before:
         if self.state.ended or _progress(self.state) != self.progress:
             return False
         target.rollback(min(self.length, target.length))
-        target.list_age = self.list_age
         return True
 
 
@@ -89,7 +87,7 @@ class Passes:
         duration = microseconds() - started
         read = sum(chunk.tokens for chunk in chunks)
         if decoding:
-            self._scheduler.costs.observe(duration / step.passes, read)
+            self._scheduler.costs.observe(duration, read)
             _record(step, decoding, plans, held, duration)
             reading = self._scheduler.costs.reading(step.verify_duration, read)
             self._planner.observe(decoding, step, duration, reading)
@@ -118,19 +116,19 @@ def _record(
         meter = decoding[indices[0]].meter
         metrics: RawPerfMetrics = meter.raw
         asked = max(plans[index].num_assistant_tokens for index in indices)
-        metrics.num_assistant_tokens += [asked] * step.passes
+        metrics.num_assistant_tokens.append(asked)
         for index in indices:
             metrics.count_draft(step.depths[index], step.accepted[index], step.proposed[index])
         if step.draft_duration:
             metrics.draft_durations.append(step.draft_duration)
-        metrics.verify_durations += [step.verify_duration / step.passes] * step.passes
+        metrics.verify_durations.append(step.verify_duration)
         commits = [step.commits[index] for index in indices if index in step.commits]
         if commits:
             metrics.commit_durations.append(step.commit_duration)
             metrics.provisional_lengths.append(sum(count for count, _ in commits))
             metrics.confirmed_lengths.append(sum(kept for _, kept in commits))
-        metrics.sampling_durations += [step.sampling_duration / step.passes] * step.passes
-        metrics.inference_durations += [models / step.passes] * step.passes
-        metrics.host_durations += [(duration - models) / step.passes] * step.passes
+        metrics.sampling_durations.append(step.sampling_duration)
+        metrics.inference_durations.append(models)
+        metrics.host_durations.append(duration - models)
         emitted = sum(len(decoding[index].output.token_ids) - held[index] for index in indices)
-        meter.count_tokens(emitted, len(indices), step.passes)
+        meter.count_tokens(emitted, len(indices))

@@ -87,7 +87,7 @@ class Planner:
                 tuple(step.proposed[index] for index in group),
                 tuple(step.accepted[index] for index in group),
                 share * step.draft_duration,
-                share * rest / step.passes,
+                share * rest,
                 max(0, before.unread - self._unread(requests)),
                 step.commit_duration if commits else 0.0,
                 sum(count for count, _ in commits),
@@ -95,8 +95,6 @@ class Planner:
                 self._shadows.decided([r.sequence for r in requests]) if self._shadows else (),
             )
             requests[0].schedule.observe(outcome)
-            for _ in range(step.passes - 1):  # plain ones, each a step to the schedule
-                requests[0].schedule.observe(outcome._replace(shadows=()))
 
     def forget(self, state: RequestState) -> None:
         """A request has ended."""

@@ -17,7 +17,6 @@ from ovspec.engine.verifier import Verifier
 from ovspec.errors import InvalidValueError
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.tables import Rows
 from ovspec.schedule.schedule import Plan, Schedule
 from ovspec.verify.commit_verify import MAX_INTERVAL
@@ -50,7 +49,7 @@ class Chunk:
         return Rows(
             sequence.target,
             tokens,
-            sampled=int(self.ends),
+            sampled=self.tokens if self.state.wants_prompt_logprobs else int(self.ends),
             text_length=len(sequence.tokens),
             # What a preempted request had written is read again as it was written.
             is_prompt=begin < sequence.prompt_length,
@@ -71,7 +70,6 @@ class Step:
         commit_duration: of the dense passes over provisional tokens; 0 without one.
         commits: per request that committed, its provisional tokens and how many of them were kept.
         sampling_duration: of acceptance.
-        passes: of the target, to which the durations belong together; several in plain decoding only.
     """
 
     proposed: list[int] = field(default_factory=list)
@@ -83,7 +81,6 @@ class Step:
     commit_duration: float = 0.0
     commits: dict[int, tuple[int, int]] = field(default_factory=dict)
     sampling_duration: float = 0.0
-    passes: int = 1
 
     def count(self, proposal: Proposal, accepted: int) -> None:
         """Count the draft of the next request, of which so many tokens were accepted."""
@@ -93,7 +90,7 @@ class Step:
 
 
 class Speculation:
-    """Advances requests by one pass, several plain ones, and dense ones where provisional tokens are due.
+    """Advances requests by one pass, and by dense ones where provisional tokens are due.
 
     Args:
         target: the model whose output is generated.
@@ -103,8 +100,6 @@ class Speculation:
     def __init__(self, target: ModelRunner, drafter: Drafter | None) -> None:
         self.verifier = Verifier(target, drafter)
         self.drafter = drafter
-        #: Time from which on a step of plain passes begins no further one, as `microseconds` counts it.
-        self.until = 0.0
         #: Draft tokens of a request that the cache has room for; `None`: any number.
         self.most_draft: int | None = None
 
@@ -118,19 +113,14 @@ class Speculation:
             plans: what each of them is to do.
             chunks: of prompts, read in the same pass.
         """
-        if len(decoding) == 1 and not chunks and self._is_plain(plans[0]):
-            step = self._decode_plainly(decoding[0])
-            if step.passes:
-                return step
         step = Step()
         proposals = self._draft(decoding, plans, step)
-        ends = [chunk.state for chunk in chunks if chunk.ends]
+        begins = [(chunk.state.sequence.target.length, chunk.ends) for chunk in chunks]
         logits, limits = self._verify(decoding, plans, proposals, chunks)
         step.verify_duration = self.verifier.stats.duration
         for index, state in enumerate(decoding):
             if state.request.blocks_read:
                 state.output.blocks_read = self.verifier.target.blocks_read(index)
-        read = [part for part in logits[len(decoding) :] if len(part)]
         started = microseconds()
         count_pass(self.verifier.stats, decoding, [chunk.state for chunk in chunks])
         for index, (state, proposal, limit) in enumerate(zip(decoding, proposals, limits, strict=True)):
@@ -142,9 +132,12 @@ class Speculation:
         for index, chunk in enumerate(chunks, len(decoding)):
             with chunk.state.faults():
                 self.verifier.show(index, chunk.state.sequence, ())
-        for state, rows in zip(ends, read, strict=True):
-            with state.faults():
-                state.emit([next_token(state.sequence, rows[0])], ["target"], rows, [0])
+        for chunk, rows, (begin, ends) in zip(chunks, logits[len(decoding) :], begins, strict=True):
+            with chunk.state.faults():
+                chunk.state.take_prompt(begin, rows)
+                if ends:
+                    token = next_token(chunk.state.sequence, rows[-1])
+                    chunk.state.emit([token], ["target"], rows[-1:], [0])
         step.sampling_duration = microseconds() - started
         due = [i for i, s in enumerate(decoding) if not s.ended and is_due(s, plans[i].commit_interval)]
         if due:
@@ -161,10 +154,6 @@ class Speculation:
     ) -> tuple[list[NDArray[np.float32]], list[Limits]]:
         """Logits of every request and every chunk, and what the requests' rows may read."""
         drafts = [(s.sequence, proposal.tokens) for s, proposal in zip(decoding, proposals, strict=True)]
-        if len(drafts) == 1 and not chunks and proposals[0].parents is None:
-            logits = self.verifier.verify_next(*drafts[0])
-            if logits is not None:
-                return [logits], [DENSE]
         limits = [
             self.verifier.limits(
                 state.mode.sparse, len(state.sequence.tokens) + len(proposal.tokens), plan.budget_scale
@@ -174,47 +163,37 @@ class Speculation:
         trees = [proposal.parents for proposal in proposals]
         return self.verifier.verify(drafts, limits, trees, [chunk.rows for chunk in chunks]), limits
 
-    def _is_plain(self, plan: Plan) -> bool:
-        """Whether nobody drafts, and nobody is shown what the target computes."""
-        drafter = self.drafter
-        return drafter is None or not (plan.num_assistant_tokens or drafter.reads_states)
-
-    def _decode_plainly(self, state: RequestState) -> Step:
-        """Decode the only request by its fixed graph; `passes` is 0 where the graph can't go on.
-
-        The host takes 90 us of an ordinary step, and a pass of a small model 100 to 400.
-        """
-        sequence, target = state.sequence, self.verifier.target
-        step, read = Step([0], [0], [0], passes=0), 0.0
-        while not (step.passes and microseconds() >= self.until) and not sequence.finished:
-            if (found := target.forward_next(sequence.target, sequence.tokens[-1:])) is None:
-                break
-            started, (logits, duration) = microseconds(), found
-            step.passes += 1
-            step.verify_duration += duration
-            read += sequence.target.length
-            state.emit([next_token(sequence, logits[0])], ["target"], logits, [0])
-            step.sampling_duration += microseconds() - started
-        if step.passes:
-            count_pass(PassStats(attended=((read, read),), prompts=((0.0, 0.0),)), [state])
-        return step
-
     def _draft(
         self, decoding: SequenceOf[RequestState], plans: SequenceOf[Plan], step: Step
     ) -> list[Proposal]:
+        forced = [self._forced(state) for state in decoding]
         counts = [
-            max(0, min(plan.num_assistant_tokens, self.room(state)))
-            for state, plan in zip(decoding, plans, strict=True)
+            0 if grammar else max(0, min(plan.num_assistant_tokens, self.room(state)))
+            for state, plan, grammar in zip(decoding, plans, forced, strict=True)
         ]
         if self.drafter is None or not any(counts):
-            return [Proposal() for _ in decoding]
+            return [Proposal(tokens) for tokens in forced]
         started = microseconds()
         proposals = self.drafter.propose([state.sequence for state in decoding], counts)
+        for state, proposal, tokens in zip(decoding, proposals, forced, strict=True):
+            with state.faults():
+                proposal.cut(state.sequence)
+            proposal.tokens += tokens
         if any(proposal.confidences for proposal in proposals):
             drop_unlikely(proposals, [state.schedule for state in decoding])
         step.draft_duration = microseconds() - started
         step.draft_model_duration = self.drafter.last_duration
         return proposals
+
+    def _forced(self, state: RequestState) -> list[int]:
+        """A draft of what the request's grammar leaves no choice about, which costs nothing."""
+        constraint = state.sequence.processor.constraint
+        if constraint is None:
+            return []
+        room = min(self._most(state), MAX_NUM_ASSISTANT_TOKENS)
+        with state.faults():
+            return constraint.forced()[: max(0, room)]
+        return []
 
     def check_trees(self, levels: int) -> None:
         """Refuse draft trees of so many levels, if there are any.
@@ -233,7 +212,14 @@ class Speculation:
             raise InvalidValueError(f"tree_depth={levels}: the target can't verify trees: {reason}")
 
     def room(self, state: RequestState) -> int:
-        """Largest useful draft; the pass itself yields one more token."""
+        """Largest useful draft of the drafter; the pass itself yields one more token."""
+        settings, limits = state.sequence.settings, [self._most(state)]
+        if settings.num_assistant_tokens_schedule == "auto" and state.request.schedule is None:
+            limits.append(settings.num_assistant_tokens)
+        return min(limits)
+
+    def _most(self, state: RequestState) -> int:
+        """Draft tokens that a pass has room for, whoever drafts them."""
         sequence, long_rope = state.sequence, self.verifier.target.long_rope
         limits = [sequence.remaining - 1]
         if sequence.settings.tree_depth and sequence.remaining > 1:
@@ -244,8 +230,6 @@ class Speculation:
             limits.append(room)
         if state.mode.commits:  # at most what one commit can verify
             limits.append(MAX_INTERVAL - 1 - len(sequence.provisional))
-        if sequence.settings.num_assistant_tokens_schedule == "auto" and state.request.schedule is None:
-            limits.append(sequence.settings.num_assistant_tokens)
         return min(limits)
 
     def _take(

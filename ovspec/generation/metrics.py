@@ -99,9 +99,9 @@ class RawPerfMetrics:
         whole = self.prompt_attended_tokens >= self.prompt_context_tokens * (1.0 - 1e-9)
         return whole and not self.sparse_cached_tokens
 
-    def count_tokens(self, emitted: int, batch_size: int, passes: int = 1) -> None:
-        """Record the number of tokens that the last so many measured passes emitted."""
-        share = sum(self.inference_durations[-passes:]) * batch_size / max(1, emitted)
+    def count_tokens(self, emitted: int, batch_size: int) -> None:
+        """Record the number of tokens that the last measured pass emitted."""
+        share = self.inference_durations[-1] * batch_size / max(1, emitted)
         self.token_infer_durations.extend([share] * emitted)
         self.m_new_token_times.extend([microseconds()] * emitted)
         self.m_batch_sizes.extend([batch_size] * emitted)

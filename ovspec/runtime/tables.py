@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec_ops.verify_attention import one_chain, pack_tables
+from ovspec_ops.verify_attention import pack_tables
 from ovspec_transforms import (
     BLOCK_ROWS,
     HIDDEN_ROWS,
@@ -105,11 +104,6 @@ def is_verification(rows: Rows) -> bool:
     return rows.past > 0 and len(rows.tokens) <= MAX_VERIFY_ROWS and not rows.is_prompt
 
 
-def is_short_chain(rows: Rows) -> bool:
-    """Whether rows are a chain, and few enough for the stock node to write them at once."""
-    return rows.parents is None and rows.block is None and len(rows.tokens) <= MAX_VERIFY_ROWS
-
-
 def row_pieces(rows: int, apart: bool) -> list[tuple[int, int]]:
     """Ranges of a sequence's rows that stock attention takes as sequences of their own: all, or one each.
 
@@ -124,11 +118,8 @@ def build_tables(
     native: bool,
     names: Container[str] | None = None,
     apart: bool = False,
-    added: int = 0,
 ) -> dict[str, NDArray[np.generic]]:
     """The pass's inputs by name, everything but the caches; only those in `names` where it is given.
-
-    Behind the rows of a batch that is one short chain come `added` ones that nobody reads.
 
     Without `native` attention takes the rows of a sequence together or `apart`, as `row_pieces`.
 
@@ -137,8 +128,6 @@ def build_tables(
     with `past_lens` and `max_context_len` counted from there. Attention goes by `verify_tables`, selection by
     the other `verify_*` tables.
     """
-    if len(batch) == 1 and not apart and names is not None and is_short_chain(batch[0]):
-        return _chain_tables(batch[0], block_size, native, names, added)
     stock_past, stock_tables, stock_begins, longest = [], [], [0], 1
     past, tables, begins = [], [], [0]
     for rows in batch:
@@ -203,54 +192,6 @@ def build_tables(
     return {name: make() for name, make in makers.items() if names is None or name in names}
 
 
-def _chain_tables(
-    rows: Rows, block_size: int, native: bool, names: Container[str], added: int
-) -> dict[str, NDArray[np.generic]]:
-    """The inputs of one sequence's few rows, as `build_tables`: this runs for every drafted token."""
-    past, read, new = rows.past, len(rows.tokens), len(rows.tokens) + added
-    context = past + new
-    tokens, positions, features = rows.tokens, np.arange(past, context), rows.features
-    if added:
-        tokens = np.concatenate([tokens, np.zeros(added, np.int64)])
-        positions = np.minimum(positions, past + read - 1)  # no later than the model may have
-        if features is not None:
-            features = np.concatenate([features, np.zeros((added, *features.shape[1:]), np.float32)])
-    table = rows.sequence.table[: -(-context // block_size)]
-    skipped = past // block_size if native else 0
-    written, begins = table[skipped:], _from_zero(new)
-    made: dict[str, NDArray[np.generic]] = {
-        "input_ids": tokens,
-        "position_ids": positions,
-        "past_lens": _i32([past - skipped * block_size]),
-        "subsequence_begins": begins,
-        "block_indices": written,
-        "block_indices_begins": _from_zero(len(written)),
-        "max_context_len": np.array(context - skipped * block_size, np.int32),
-        SAMPLED_TOKENS_INDICES: _last_of(read, rows.sampled),
-        HIDDEN_ROWS: _last_of(read, rows.states),
-        BLOCK_ROWS: _last_of(read, 0),
-    }
-    if native:
-        made["written_begins"] = begins
-        made[SLOT_MAPPING] = slots(table, past, context, block_size)
-        made[VERIFY_TABLES] = np.concatenate([_i32(one_chain(new, past, len(table))), table])
-        if any(name in names for name in _OF_LIMITS):
-            limited = not rows.is_dense and (is_verification(rows) or rows.is_prompt)
-            made |= {
-                "verify_past_lens": _i32([past if limited else -1]),
-                "verify_block_indices": table,
-                "verify_block_indices_begins": _from_zero(len(table)),
-                "verify_budgets": _i32([rows.budget]),
-            }
-    else:
-        made |= {QQ_BIAS: _NO_MASK, QQ_BIAS_BEGINS: _NO_BEGINS}
-    if features is not None:
-        made[FEATURES] = features
-    if ROPE_LENGTHS in names:
-        made[ROPE_LENGTHS] = np.full(new, max(rows.text_length, past + read), np.int32)
-    return made
-
-
 def slots(table: NDArray[np.int32], begin: int, end: int, block_size: int) -> NDArray[np.int32]:
     """Slots of a sequence's tokens `begin` .. `end - 1`, i32: block * block size + token in the block."""
     block, last = begin // block_size, (end - 1) // block_size
@@ -260,28 +201,6 @@ def slots(table: NDArray[np.int32], begin: int, end: int, block_size: int) -> ND
     blocks, tokens = np.divmod(np.arange(begin, end, dtype=np.int32), np.int32(block_size))
     found: NDArray[np.int32] = table[blocks] * np.int32(block_size) + tokens
     return found
-
-
-@functools.cache
-def _from_zero(end: int) -> NDArray[np.int32]:
-    """i32 `[2]`: 0 and `end`, read-only."""
-    return _read_only(_i32([0, end]))
-
-
-@functools.cache
-def _last_of(rows: int, count: int) -> NDArray[np.int64]:
-    """i64 `[count]`: the last so many of `rows`, read-only."""
-    return _read_only(np.arange(rows - count, rows))
-
-
-def _read_only(array: NDArray[Number]) -> NDArray[Number]:
-    array.flags.writeable = False
-    return array
-
-
-# What operations that limit the attention, the experts or the channels of verification rows take.
-_OF_LIMITS = ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins", "verify_budgets")
-_NO_MASK, _NO_BEGINS = _read_only(np.zeros(0, np.uint8)), _read_only(np.zeros(0, np.int32))
 
 
 def _groups(rows: Rows) -> list[tuple[int, int]]:
@@ -312,14 +231,18 @@ def _pieces(past: int, rows: int, block_size: int) -> list[tuple[int, int]]:
 
 
 def attended_tokens(
-    counts: NDArray[np.int32] | None, batch: Sequence[Rows], block_size: int
+    counts: NDArray[np.int32] | None, batch: Sequence[Rows], block_size: int, summary_share: float = 0.0
 ) -> list[tuple[float, float]]:
     """Of every item of the batch, context tokens that attention read, and those of a dense pass.
+
+    Where it selected, it read the summaries of all blocks too: they count as the tokens that they weigh as
+    much as.
 
     Args:
         counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all; `None` for a graph that can't
             select. The last, possibly partial block is always among those kept.
         batch: the rows of the pass, before their sequences advanced.
+        summary_share: bytes of a block's summaries as a share of its keys and values.
     """
     found = []
     for index, rows in enumerate(batch):
@@ -327,7 +250,11 @@ def attended_tokens(
         kept: NDArray[np.int32] | None = None if counts is None else counts[:, :, index]
         if kept is not None and int(kept.max()) >= 0:
             blocks = -(-rows.context // block_size)
-            attended -= float(np.where(kept < 0, 0, blocks - kept).mean()) * block_size
+            dropped = float(np.where(kept < 0, 0, blocks - kept).mean()) * block_size
+            if dropped > 0:
+                # Less than all in any case: reading all of the context means that nothing was left out.
+                read = context - dropped + summary_share * blocks * block_size
+                attended = min(read, context * (1 - 1e-6))
         found.append((attended, context))
     return found
 

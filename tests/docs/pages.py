@@ -48,6 +48,7 @@ SMALLER = {
     "ovspec bench kernel": "ovspec bench kernel --context 64 --repeat 1",
     "ovspec bench schedule": "ovspec bench schedule --workload repetitive --repeat 1 --max-new-tokens 24 "
     "--skip-tokens 8 --lengths 0,2",
+    "bench generate -m qwen3": "bench generate -m qwen3 --mode plain,suffix --max-new-tokens 8",
     "ovspec bench host": "ovspec bench host --steps 10",
     "--self-check --model": "--self-check --splits 2 --model",
     "ovspec recommend DIR": "ovspec recommend DIR --max-new-tokens 8",

@@ -45,7 +45,13 @@ NOT_RUN = {
 NAMES = {
     *("ovspec batch", "ovspec bench serve", "ovspec cache save", "ovspec eval lm", "ovspec serve"),
     "ovspec train-head",
-    *("ovspec bench decode", "ovspec bench trace", "ovspec bench verify", "ovspec bench verify --plot"),
+    *(
+        "ovspec bench decode",
+        "ovspec bench generate",
+        "ovspec bench trace",
+        "ovspec bench verify",
+        "ovspec bench verify --plot",
+    ),
     *(
         "ovspec bundle",
         "ovspec calibrate",

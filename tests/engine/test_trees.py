@@ -27,7 +27,7 @@ GRAPHS = {
     "dense": AttentionConfig("native"),
     "stock": AttentionConfig("stock"),
     "selects": AttentionConfig("native", True),
-    "remembers": AttentionConfig("native", True, None, Selection(refresh_interval=2)),
+    "paper": AttentionConfig("native", True, None, Selection("paper")),
 }
 
 

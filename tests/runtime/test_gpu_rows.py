@@ -34,9 +34,9 @@ LIFE = [
 ]
 RULES = {
     "dense": AttentionConfig("stock"),
-    "sparse": AttentionConfig("stock", True),
-    "reuse": AttentionConfig("stock", True, (0, 2), Selection("union", "min_max", 2, 2, refresh_interval=2)),
-    "coverage": AttentionConfig("stock", True, None, Selection(), 0.7),
+    "sparse": AttentionConfig("stock", True, None, Selection("paper")),
+    "ends": AttentionConfig("stock", True, (0, 2), Selection("paper", 2, 2)),
+    "coverage": AttentionConfig("stock", True, None, Selection("paper"), 0.7),
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,12 +38,6 @@ def model(name: str, weight_format: str) -> ov.Model:
     return build_model(replace(get_shape(name), **SMALL), weight_format, group_size=8)
 
 
-@pytest.fixture
-def joins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pipelines leave operations single."""
-    monkeypatch.setattr(model_runner, "lower", partial(lower, joins=True))
-
-
 def logits(runner: ModelRunner) -> NDArray[np.float32]:
     """Of a prompt behind another, and of rows that follow both."""
     tokens = np.arange(70) * 7 % 300
@@ -59,15 +52,14 @@ def logits(runner: ModelRunner) -> NDArray[np.float32]:
 @pytest.mark.parametrize("name", ["qwen3-0.6b", "llama-3.1-8b"])
 @pytest.mark.parametrize("weight_format", ["int8", "int4", "fp16"])
 def test_the_layers_of_a_model(name: str, weight_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    apart = logits(ModelRunner(model(name, weight_format), properties=F32))
-    monkeypatch.setattr(model_runner, "lower", partial(lower, joins=True))
     joined = logits(ModelRunner(model(name, weight_format), properties=F32))
+    monkeypatch.setattr(model_runner, "lower", lambda *graph, joins: lower(*graph, joins=False))
+    apart = logits(ModelRunner(model(name, weight_format), properties=F32))
     # Rows become integers for integer weights: a value between two of them may fall to either.
     tolerance = 2e-5 if weight_format == "fp16" else ROUNDED_TOLERANCE
     np.testing.assert_allclose(joined, apart, rtol=0, atol=tolerance * np.abs(apart).max())
 
 
-@pytest.mark.usefixtures("joins")
 @pytest.mark.parametrize("selects", [False, True])
 def test_no_node_of_a_layer_is_left(selects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a sparse pass too."""

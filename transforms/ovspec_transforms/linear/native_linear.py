@@ -19,7 +19,12 @@ from ovspec_ops.linear.layout import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_numb
 from ovspec_transforms.graph import GATED_DELTA_NET, ancestors, let_read, nodes_of_type
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
-from ovspec_transforms.weights.linear_weights import LinearWeights, is_constant, number_weights, read_weights
+from ovspec_transforms.weights.linear_weights import (
+    LinearWeights,
+    is_constant,
+    number_weights,
+    stored_weights,
+)
 from ovspec_transforms.weights.weight_memory import WeightMemory
 
 LINEAR = "Linear"
@@ -69,7 +74,7 @@ def _layer(matmul: ov.Node, arithmetic: Arithmetic) -> _Layer | None:
         raise UnknownPatternError(f"its rows have {rank} dimensions, expected two or more")
     if arithmetic == "bf16" and _reads_states(matmul):
         raise UnknownPatternError("its rows come from states that the plugin keeps in bf16")
-    weights = number_weights(matmul) or read_weights(matmul, "a linear layer")
+    weights = number_weights(matmul) or stored_weights(matmul, "a linear layer")
     if weights.inputs > MOST_INPUTS:
         raise UnknownPatternError(f"rows have {weights.inputs} values, more than {MOST_INPUTS}")
     if weights.groups > 1 and weights.inputs // weights.groups % 8:
@@ -148,9 +153,10 @@ def _operation(layers: Sequence[_Layer], packed: NDArray[np.uint8], arithmetic: 
 def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> PassReport:
     """Replace products with constant weights by Linear; those of the same rows become one operation.
 
-    Weights of 8 bits with a scale a neuron, of 4 bits in groups, as NNCF writes them, and of f32, f16 and
-    bf16. They are copied, into the order in which the operation reads them. A layer of another form stays as
-    it is, and is reported as `left`: whether its rows depend on each other is up to the plugin.
+    Weights of 8 and 4 bits with a scale a neuron or a group, as NNCF and GenAI's reader of GGUF files write
+    them, and of f32, f16 and bf16. They are copied, into the order in which the operation reads them. A layer
+    of another form stays as it is, and is reported as `left`: whether its rows depend on each other is up to
+    the plugin.
 
     Args:
         model: changed in place.

@@ -1,0 +1,82 @@
+"""Prompts of one's own: a JSONL file of texts or chats, in categories."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ovspec_models.jsonl import json_lines
+from ovspec_models.shown import cut
+
+ALL = "all"
+_FIELDS = ("role", "content")
+_EXPECTED = 'expected a JSON string, {"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPrompt:
+    """A prompt.
+
+    Attributes:
+        line: of the file, from 1; 0 for one that comes from elsewhere.
+        category: that it is counted in.
+        body: `{"prompt": text}` or `{"messages": list of role and content}`.
+    """
+
+    line: int
+    category: str
+    body: dict[str, Any]
+
+
+def read_prompt_file(path: Path, category: str | None = None, limit: int | None = None) -> list[BenchPrompt]:
+    """Read a JSONL file; a line is a JSON string, or an object with `prompt` or `messages`.
+
+    Args:
+        category: field of an object that names its category; `None`: all are in one.
+        limit: the first prompts of each category that count; `None`: all.
+
+    Raises:
+        ValueError: a line is none of these or has no such field, or there is none; it names the line.
+    """
+    prompts, counts = list[BenchPrompt](), dict[str, int]()
+    for line, value in json_lines(f"--prompts {path}", path.read_bytes):
+        place = f"--prompts {path}: line {line}"
+        body = _body(place, value)
+        name = ALL
+        if category is not None:
+            name = str(value.get(category) or "") if isinstance(value, dict) else ""
+            if not name:
+                raise ValueError(f"{place} has no field {category!r}, which --category names; add it")
+        counts[name] = counts.get(name, 0) + 1
+        if limit is None or counts[name] <= limit:
+            prompts.append(BenchPrompt(line, name, body))
+    if not prompts:
+        raise ValueError(f"--prompts {path} holds no prompt; {_EXPECTED} in every line")
+    return prompts
+
+
+def _body(place: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict) and _is_chat(value.get("messages")):
+        messages = [{name: entry[name] for name in _FIELDS} for entry in value["messages"]]
+        return {"messages": messages}
+    text = value.get("prompt") if isinstance(value, dict) else value
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"{place} holds no prompt: {cut(json.dumps(value))}; {_EXPECTED}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{place} is no valid text ({error.reason}); correct its escapes") from error
+    return {"prompt": text}
+
+
+def _is_chat(messages: Any) -> bool:
+    return bool(
+        isinstance(messages, list)
+        and messages
+        and all(
+            isinstance(entry, dict) and all(isinstance(entry.get(name), str) for name in _FIELDS)
+            for entry in messages
+        )
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +56,7 @@ def check(name: str, folder: Path, sparse: bool) -> None:
     choices = backends(name, folder, sparse)
     graph = openvino_core().read_model(folder / "openvino_model.xml")
     transform(graph, choices.attention, 32, choices.experts, choices.ffn)
-    lower(graph, choices, joins=True)
+    lower(graph, choices)
     counts = Counter(node.get_type_name() for node in graph.get_ops())
     stretches, left = LEFT.get(name, (2, {}))
     assert counts[DECODER_LAYERS] == stretches
@@ -72,6 +71,31 @@ def test_nodes_of_dense_layers(name: str, exported_family: Exported) -> None:
 @pytest.mark.parametrize("name", by_tier(SPARSE))
 def test_nodes_of_sparse_layers(name: str, exported_family: Exported) -> None:
     check(name, exported_family(name), sparse=True)
+
+
+@pytest.mark.parametrize(
+    ("properties", "written", "stretches"),
+    [
+        ({"KV_CACHE_PRECISION": "f16"}, 2, 4),
+        ({"KV_CACHE_PRECISION": "bf16"}, 2, 4),
+        ({"KV_CACHE_PRECISION": "u8", "KEY_CACHE_QUANT_MODE": "BY_CHANNEL"}, 2, 4),
+        ({"KV_CACHE_PRECISION": "u8"}, 0, 2),
+        ({}, 0, 2),
+    ],
+)
+def test_caches_that_openvino_writes_end_a_stretch(
+    properties: dict[str, str], written: int, stretches: int, exported_family: Exported
+) -> None:
+    folder = exported_family("Llama")
+    for attention in ("native", "stock"):
+        choices = Backends.resolve(folder, "CPU", properties, AttentionConfig(attention))
+        graph = openvino_core().read_model(folder / "openvino_model.xml")
+        transform(graph, choices.attention, 32)
+        lower(graph, choices)
+        counts = Counter(node.get_type_name() for node in graph.get_ops())
+        native = attention == "native"
+        assert counts["PagedAttentionExtension"] == (written if native else 2)
+        assert counts[DECODER_LAYERS] == (stretches if native else 0)
 
 
 def logits(name: str, folder: Path, sparse: bool, prompt: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -97,7 +121,7 @@ def test_computes_what_the_nodes_have_computed(
 ) -> None:
     if sparse and name not in SPARSE:
         pytest.skip("every layer has a window and stays dense")
-    apart = logits(name, exported_family(name), sparse, prompt)
-    monkeypatch.setattr(model_runner, "lower", partial(lower, joins=True))
     joined = logits(name, exported_family(name), sparse, prompt)
+    monkeypatch.setattr(model_runner, "lower", lambda *graph, joins: lower(*graph, joins=False))
+    apart = logits(name, exported_family(name), sparse, prompt)
     assert np.abs(joined - apart).max() < TOLERANCE * apart.std()

@@ -77,7 +77,7 @@ Action operation_step(const ProgramText& program, const StepText& step) {
     if (step.name == "key_summary")
         return operation<KeySummary>(program, step, 7, 1);
     if (step.name == "block_select")
-        return operation<BlockSelect>(program, step, 11, 2);
+        return operation<BlockSelect>(program, step, 9, 2);
     if (step.name == "gated_mlp")
         return operation<GatedMLP>(program, step, 12, 2);
     if (step.name == "expert_budget")

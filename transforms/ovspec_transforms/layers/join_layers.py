@@ -155,7 +155,7 @@ class _Program:
     def _line(self, step: Step) -> str:
         operands = [self._operand(operand) for operand in step.operands]
         outputs = [f"{self._name(made)}:{self._form(made)}" for made in step.outputs]
-        settings = [f"{name}={value}" for name, value in step.settings.items()]
+        settings = [f"{name}={_word(value)}" for name, value in step.settings.items()]
         return " ".join([*outputs, "=", step.name, *operands, *settings])
 
     def _name(self, made: Rows | Port) -> str:
@@ -192,6 +192,11 @@ class _Program:
                 output = ops.reshape(output, flat, False).output(0)
             self._inputs[f"{self._name(operand)}:{operand.width}"] = output
         return self._name(operand)
+
+
+def _word(value: object) -> str:
+    """A setting as text; a number as f32 has it."""
+    return str(np.float32(value)) if isinstance(value, float) else str(value)
 
 
 class _Weights:

@@ -26,7 +26,7 @@ class RawPerfMetrics:
         token_infer_durations: per token, model time of the step that emitted it, shared among its tokens.
         m_new_token_times: per token, when it was emitted (`microseconds`).
         m_batch_sizes: per token, sequences of the step that emitted it.
-        grammar_compile_times: empty, because structured output is not supported.
+        grammar_compile_times: empty: what a grammar takes is not measured.
         proposed: draft tokens proposed at each position.
         accepted: draft tokens accepted at each position.
         num_drafts: drafting rounds that were verified.
@@ -230,11 +230,11 @@ class PerfMetrics:
         return MeanStdPair.of(self.raw_metrics.chat_template_durations)
 
     def get_grammar_compile_time(self) -> SummaryStats:
-        """Of structured output, which is not served: empty."""
+        """What grammars take is not measured: empty."""
         return SummaryStats()
 
     def get_grammar_compiler_init_times(self) -> dict[str, float]:
-        """Of structured output, which is not served: empty."""
+        """What grammars take is not measured: empty."""
         return {}
 
     def get_num_draft_tokens(self) -> int:

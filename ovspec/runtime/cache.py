@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ovspec.runtime.cache_memory import CacheBlocks, HostBlocks, NewBlocks
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.sequence_states import SequenceStates
+from ovspec_transforms import CACHE_TABLE
 
 _FIRST_BLOCKS = 64
 
@@ -132,6 +133,7 @@ class KVCache:
         self._blocks: dict[str, CacheBlocks] = {}
         self._capacity = 0
         self.max_bytes: int | None = None
+        self._table = _AddressTable(request, [spec.name for spec in self.specs])
 
     @property
     def block_bytes(self) -> int:
@@ -195,9 +197,11 @@ class KVCache:
                 self._use(spec, self._blocks[spec.name])
             raise
         self._capacity = capacity
+        self._table.numbers[0] = capacity
 
     def _use(self, spec: CacheTensor, blocks: CacheBlocks) -> None:
         self._blocks[spec.name] = blocks
+        self._table.set(spec.name, blocks.tensor)
         self._request.set_tensor(spec.name, blocks.tensor)
 
     def _allocate(self, spec: CacheTensor, blocks: int) -> CacheBlocks:
@@ -254,6 +258,34 @@ class KVCache:
     def token_axis(self, name: str) -> int:
         """The axis of a block along which the tokens of keys or values lie, in a float type."""
         return self._key_axis if name.startswith("key_cache.") else 1
+
+
+class _AddressTable:
+    """Where caches are, for graphs with the input `cache_table`; see `join_layers`.
+
+    Args:
+        request: that reads it, where its graph does.
+        names: of the caches.
+
+    Attributes:
+        numbers: i64 `[1 + entries]`, the number of blocks first; only of such a graph are they kept.
+    """
+
+    def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
+        self._entries = dict[str, int]()
+        is_read = any(CACHE_TABLE in port.get_names() for port in request.model_inputs)
+        for name in names if is_read else ():
+            side, _, layer = name.rpartition(".")
+            if side in ("key_cache", "value_cache"):
+                self._entries[name] = 2 * int(layer) + (side == "value_cache")
+        self.numbers = np.zeros(2 + max(self._entries.values(), default=-1), np.int64)
+        if is_read:
+            request.set_tensor(CACHE_TABLE, ov.Tensor(self.numbers.view(np.uint8), shared_memory=True))
+
+    def set(self, name: str, tensor: ov.Tensor) -> None:
+        """Take the address of a cache."""
+        if name in self._entries:
+            self.numbers[1 + self._entries[name]] = tensor.data.ctypes.data
 
 
 def cache_layout(spec: CacheTensor, block_size: int) -> str:

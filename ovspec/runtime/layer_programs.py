@@ -20,6 +20,7 @@ _NAME = re.compile(r"\br\d+\b")
 _OTHERS = (
     (re.compile(r"\bw\d+@\d+|\bConstant_\d+\.\d+"), "weights"),
     (re.compile(r"\b([a-z_]+)\.\d+(\.\d+)?\b"), r"\1"),
+    (re.compile(r"\bcache_table#\d+"), "cache"),
     (re.compile(r" layer=\d+"), ""),
 )
 _SUM_OF_ROWS = re.compile(r" = add r\d+ r\d+$")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compile import cache_tensors, state_tensors
+from ovspec_transforms import CACHE_TABLE
 
 _KEPT_SHAPES = 64
 
@@ -65,8 +66,10 @@ def input_names(compiled: ov.CompiledModel, provided: AbstractSet[str]) -> list[
     Raises:
         ValueError: an input that they do not have.
     """
-    caches = {tensor.name for tensor in (*cache_tensors(compiled), *state_tensors(compiled))}
-    names = [name for port in compiled.inputs if (name := port.get_any_name()) not in caches]
+    held = {tensor.name for tensor in (*cache_tensors(compiled), *state_tensors(compiled))} | {CACHE_TABLE}
+    # A port may have further names, such as `cache_position` beside `position_ids`.
+    ports = [port.get_names() for port in compiled.inputs if not port.get_names() & held]
+    names = [min(names & provided, default=min(names)) for names in ports]
     if unknown := sorted(set(names) - provided):
         raise ValueError(f"the model has the input {unknown[0]!r}, which a text pipeline does not provide")
     return names

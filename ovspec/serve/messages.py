@@ -58,6 +58,8 @@ class Message(StrictBody):
     def _says_something(self) -> Message:
         if self.content is None and not (self.role == "assistant" and self.tool_calls):
             raise ValueError(f"a message of role {self.role} has no content; give some text")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise ValueError("a message of role tool has no tool_call_id; say which call it answers")
         for call in self.tool_calls or ():
             try:
                 json.loads(call.function.arguments or "{}")

@@ -27,9 +27,14 @@ from ovspec_ops.linear.layout import (
 from ovspec_ops.linear.reference import linear
 
 TOPS = {"u8": 256, "u4": 16}
+INTEGERS = (("u8", 1), ("u8", 4), ("u8", 16), ("u4", 4), ("u4", 8))
 # Format, groups of 256 inputs and row bits of every arithmetic.
 FORMS = [
-    *((fmt, groups, bits) for fmt, groups in (("u8", 1), ("u4", 4), ("u4", 8)) for bits in (8, 16, 32)),
+    *(
+        (fmt, groups, bits)
+        for fmt, groups in (("u8", 1), ("u8", 4), ("u8", 16), ("u4", 4), ("u4", 8))
+        for bits in (8, 16, 32)
+    ),
     *((fmt, 1, 32) for fmt in NUMBERS),
     ("bf16", 1, 16),
 ]

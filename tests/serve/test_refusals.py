@@ -21,8 +21,6 @@ from ovspec.serve.served_model import ServedModel
 
 USER = [{"role": "user", "content": "Once"}]
 FIELDS = {
-    "unknown field": ({"frobnicate": 1}, "frobnicate"),
-    "line breaks in a name": ({"a\nb": 1}, "a\\nb"),
     "temperature": ({"temperature": 2.5}, "temperature"),
     "negative temperature": ({"temperature": -0.1}, "temperature"),
     "a word for a number": ({"temperature": "hot"}, "temperature"),
@@ -53,7 +51,7 @@ FIELDS = {
     "top_logprobs": ({"top_logprobs": 2}, "top_logprobs"),
     "many top_logprobs": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     "stream_options": ({"stream_options": {"include_usage": True}}, "stream_options"),
-    "tools": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    "tools": ({"tools": [{"type": "function", "function": {}}]}, "tools"),
     "response_format": ({"response_format": {"type": "xml"}}, "response_format"),
     "schema": (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 5}}}},
@@ -85,7 +83,9 @@ FIELDS = {
 @pytest.mark.parametrize("name", FIELDS)
 def test_the_field_is_named(served: Served, name: str) -> None:
     fields, param = FIELDS[name]
-    status, body = served.post("/v1/chat/completions", {"model": "demo", "messages": USER, **fields})
+    status, body = served.post(
+        "/v1/chat/completions", {"model": "demo", "messages": USER, "max_tokens": 9} | fields
+    )
     error = body["error"]
     assert status == 400 and error["type"] == "invalid_request_error"
     assert error["param"] == param

@@ -51,6 +51,8 @@ void DecoderLayers::validate_and_infer_types() {
         for (const Operand& from : step.operands)
             if (from.kind == Operand::weights)
                 check_input(*this, from.index, "weights", ov::element::u8, {-1});
+            else if (from.kind == Operand::entry)
+                check_input(*this, from.index, "caches", ov::element::u8, {-1});
     for (std::size_t i = 0; i < program.text.outputs.size(); i++) {
         const Operand& output = program.text.outputs[i];
         if (output.kind == Operand::table) {

@@ -109,9 +109,9 @@ private:
     }
 
     Operand operand(const std::string& word, const std::string& line) const {
-        const std::size_t at = word.find('@');
+        const std::size_t at = word.find_first_of("@#");
         if (at != std::string::npos)
-            return {Operand::weights, input(word.substr(0, at), line),
+            return {word[at] == '@' ? Operand::weights : Operand::entry, input(word.substr(0, at), line),
                     parsed<std::size_t>(word.substr(at + 1), line)};
         if (word == "none")
             return {Operand::nothing};

@@ -25,12 +25,12 @@ struct TableOf {
     int output = -1;                // output of the operation that holds it
 };
 
-// What a step reads or makes: rows, a table, or an input; of weights, from some byte on; or nothing where an
-// operation takes a tensor of no element.
+// What a step reads or makes: rows, a table, or an input; of weights, from some byte on; of a table of
+// caches, an entry; or nothing where an operation takes a tensor of no element.
 struct Operand {
-    enum Kind { rows, table, input, weights, nothing } kind;
+    enum Kind { rows, table, input, weights, entry, nothing } kind;
     std::size_t index = 0; // of the rows, the table, or the input
-    std::size_t first = 0; // byte
+    std::size_t first = 0; // byte, or entry
 };
 
 // `outputs = name operands settings`, a line of the program.

@@ -263,11 +263,15 @@ STEPS: dict[str, StepOf] = {
 }
 
 
-def decoder_layers(program: str, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of a program, f64 `[rows, width]` each; caches among the inputs are written in place."""
+def decoder_layers(program: str, inputs: Sequence[Any]) -> list[Array]:
+    """The outputs of a program, f64 `[rows, width]` each; caches among the inputs are written in place.
+
+    Args:
+        inputs: in the order of the program; in place of a table of addresses a list of caches.
+    """
     version, *lines = program.splitlines()
     assert version == VERSION
-    known: dict[str, Array] = {}
+    known: dict[str, Any] = {}
     for line in lines:
         left, _, right = line.partition(" = ")
         if line.startswith("input "):
@@ -286,8 +290,10 @@ def decoder_layers(program: str, inputs: Sequence[Array]) -> list[Array]:
     raise AssertionError("the program has no line of outputs")
 
 
-def _operand(known: Mapping[str, Array], word: str) -> Array:
+def _operand(known: Mapping[str, Any], word: str) -> Array:
     name, _, first = word.partition("@")
     if name == "none":
         return np.zeros(0, np.uint8)
-    return known[name][int(first) :] if first else known[name]
+    table, _, entry = word.partition("#")
+    found: Array = known[table][int(entry)] if entry else known[name]
+    return found[int(first) :] if first else found

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <string>
 
 #include "common/fail.hpp"
 #include "common/parallel.hpp"
+#include "common/tensors.hpp"
 #include "decoder_layers/steps.hpp"
 
 namespace ovspec {
@@ -24,6 +27,39 @@ struct WeightsOf {
     }
 };
 
+// A cache: an input, or blocks at an address. A table holds numbers of 64 bits: first that of the blocks of
+// each cache, then addresses. It is of bytes, because the plugin makes i32 of i64.
+struct CacheOf {
+    bool in_table;
+    std::size_t input, entry, heads, size;
+    bool bytes; // in a table: u8 by token, else f32
+
+    CacheView in(const LayersPass& pass, const char* what) const {
+        const ov::Tensor& tensor = pass.inputs[input];
+        if (!in_table)
+            return view_cache(layers_op, what, tensor, static_cast<std::int64_t>(heads),
+                              static_cast<std::int64_t>(size));
+        if (tensor.get_byte_size() / sizeof(std::uint64_t) < entry + 2)
+            fail(layers_op, "input ", input, " holds ", tensor.get_byte_size(), " bytes, fewer than the ",
+                 (entry + 2) * sizeof(std::uint64_t), " that cache ", entry, " needs");
+        const auto number = [&](std::size_t i) {
+            std::uint64_t value;
+            std::memcpy(&value, static_cast<const std::uint8_t*>(tensor.data()) + i * sizeof(value),
+                        sizeof(value));
+            return value;
+        };
+        CacheView view;
+        view.data = reinterpret_cast<const std::uint8_t*>(number(1 + entry));
+        view.format = bytes ? CacheFormat::u8_token : CacheFormat::f32;
+        view.blocks = view.data ? number(0) : 0;
+        view.heads = heads;
+        view.size = size;
+        view.row_bytes = bytes ? size + 2 * sizeof(float) : size * sizeof(float);
+        view.block_bytes = block_size * view.row_bytes;
+        return view;
+    }
+};
+
 // The operands of a step, checked as they are taken.
 class Operands {
 public:
@@ -40,6 +76,22 @@ public:
         return {of(i, Operand::weights, "weights"), step_.operands[i].first, bytes};
     }
     std::size_t input(std::size_t i) const { return of(i, Operand::input, "an input"); }
+    // Operand `i`, the cache of heads of a size; of a table with the setting cache_type.
+    CacheOf cache(std::size_t i, const char* size) const {
+        const bool in_table = step_.operands[i].kind == Operand::entry;
+        const std::size_t index = in_table ? step_.operands[i].index : input(i);
+        check_kv_heads(layers_op, step_.whole("kv_heads"));
+        check_head_size(layers_op, size, step_.whole(size));
+        const std::string type = in_table ? step_.word("cache_type") : "u8";
+        if (type != "u8" && type != "f32")
+            fail(layers_op, "cache_type is '", type, "' in the line '", step_.line, "', expected u8 or f32");
+        return {in_table,
+                index,
+                step_.operands[i].first,
+                static_cast<std::size_t>(step_.whole("kv_heads")),
+                static_cast<std::size_t>(step_.whole(size)),
+                type == "u8"};
+    }
     std::size_t width(std::size_t i) const { return program_.rows[rows(i)].width; }
     std::size_t out(std::size_t i) const {
         if (step_.outputs[i].kind != Operand::rows)
@@ -82,7 +134,7 @@ struct TensorOf {
     std::size_t index, width = 0; // width: of rows
 
     static TensorOf of(const ProgramText& program, const Operand& operand) {
-        if (operand.kind == Operand::weights)
+        if (operand.kind == Operand::weights || operand.kind == Operand::entry)
             fail(layers_op, "an operation takes no part of the input ", program.inputs[operand.index]);
         return {operand.kind, operand.index,
                 operand.kind == Operand::rows ? program.rows[operand.index].width : 0};

@@ -42,40 +42,47 @@ Action linear(const ProgramText& program, const StepText& step) {
 
 Action cache_write(const ProgramText& program, const StepText& step) {
     const Operands of(program, step, 5, 1);
-    const std::size_t key = of.rows(0), value = of.rows(1), keys = of.input(2), values = of.input(3),
-                      slots = of.input(4), key_width = of.width(0), value_width = of.width(1);
+    const std::size_t key = of.rows(0), value = of.rows(1), slots = of.input(4);
+    const CacheOf keys = of.cache(2, "k_size"), values = of.cache(3, "v_size");
+    of.same_width(of.width(0), keys.heads * keys.size);
+    of.same_width(of.width(1), values.heads * values.size);
     const auto node = std::make_shared<CacheWrite>();
-    node->attributes().kv_heads = step.whole("kv_heads");
-    node->attributes().k_size = step.whole("k_size");
-    node->attributes().v_size = step.whole("v_size");
     return [=](const LayersPass& pass) {
-        ov::TensorVector outputs{ov::Tensor(ov::element::f32, {pass.rows, 0})};
-        node->compute(outputs, {rows_tensor(pass, key, key_width), rows_tensor(pass, value, value_width),
-                                pass.inputs[keys], pass.inputs[values], pass.inputs[slots]});
+        node->write(pass.at[key], pass.at[value], pass.rows, keys.in(pass, "key_cache"),
+                    values.in(pass, "value_cache"), pass.inputs[slots]);
     };
 }
 
 Action attention(const ProgramText& program, const StepText& step) {
     const bool selects = step.operands.size() == 8;
     const Operands of(program, step, selects ? 8 : 5, 1);
-    const std::size_t query = of.rows(0), keys = of.input(1), values = of.input(2), y = of.out(0),
-                      query_width = of.width(0), width = of.out_width(0);
-    std::vector<TensorOf> others; // tables, then selected blocks, their counts, and sinks
-    for (std::size_t i = 4; i < step.operands.size(); i++)
-        others.push_back(TensorOf::of(program, of.operand(i)));
+    const std::size_t query = of.rows(0), y = of.out(0), width = of.width(0), tables = of.input(4);
+    std::vector<TensorOf> selection; // blocks, their counts, and sinks
+    for (std::size_t i = 5; i < step.operands.size(); i++)
+        selection.push_back(TensorOf::of(program, of.operand(i)));
+    const CacheOf keys = of.cache(1, "k_size"), values = of.cache(2, "v_size");
+    of.same_width(of.out_width(0), width / keys.size * values.size);
     const auto node = std::make_shared<VerifyAttention>();
-    node->attributes().kv_heads = step.whole("kv_heads");
-    node->attributes().k_size = step.whole("k_size");
-    node->attributes().v_size = step.whole("v_size");
     node->attributes().sliding_window = step.whole("sliding_window");
     node->attributes().scale = step.number("scale");
     return [=](const LayersPass& pass) {
-        ov::TensorVector outputs{rows_tensor(pass, y, width)};
-        ov::TensorVector inputs{rows_tensor(pass, query, query_width), pass.inputs[keys], pass.inputs[values],
-                                ov::Tensor(ov::element::f32, {pass.rows, 0})};
-        for (const TensorOf& other : others)
-            inputs.push_back(other.in(pass));
-        node->compute(outputs, inputs);
+        AttentionCall call{};
+        call.rows = pass.rows;
+        call.width = width;
+        call.query = pass.at[query];
+        call.keys = keys.in(pass, "key_cache");
+        call.values = values.in(pass, "value_cache");
+        call.tables = &pass.inputs[tables];
+        ov::TensorVector selected;
+        for (const TensorOf& from : selection)
+            selected.push_back(from.in(pass));
+        if (selects) {
+            call.selected_blocks = &selected[0];
+            call.selected_counts = &selected[1];
+            call.sinks = &selected[2];
+        }
+        call.output = pass.at[y];
+        node->attend(call);
     };
 }
 

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec_transforms.graph import let_read
+from ovspec_transforms.graph import add_parameter, let_read
 from ovspec_transforms.layers.rows import Rows, angles, pass_rows
-from ovspec_transforms.layers.step import Operand, Port, Step
+from ovspec_transforms.layers.step import Cache, Operand, Port, Step
 from ovspec_transforms.layers.steps import step_of
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.weight_memory import WeightMemory, slab_of
 
 DECODER_LAYERS = "DecoderLayers"
+CACHE_TABLE = "cache_table"
 _VERSION = "ovspec layers 1"
 _HEAVY = ("linear", "attention", "gated_mlp", "experts")
 
@@ -29,12 +30,19 @@ Outputs = dict[tuple[str, int], ov.Output]
 def join_layers(model: ov.Model) -> PassReport:
     """Replace every stretch of whole layers whose nodes are known by one `DecoderLayers`.
 
+    Adds the input `cache_table` u8 `[8 * (1 + entries)]`, numbers of 64 bits, where caches are read by their
+    addresses: the number of blocks of each cache, then the address of `key_cache.N` at entry 2 N, and of
+    `value_cache.N` behind it. These stay inputs of the model, although nothing reads them.
+
     Args:
         model: behind all other passes, and changed in place.
     """
     stretches, changed = _stretches(model), list[str]()
     outputs = {(node.get_name(), o.get_index()): o for node in model.get_ops() for o in node.outputs()}
     if any(step.name == "attention" for steps in stretches for step in steps):
+        if any(isinstance(read, Cache) for steps in stretches for step in steps for read in step.reads):
+            table = add_parameter(model, CACHE_TABLE, [-1], ov.Type.u8)
+            outputs[CACHE_TABLE, 0] = table.output(0)
         for steps in stretches:
             # An operation costs more than the few small nodes between two others.
             if any(step.name in _HEAVY for step in steps):
@@ -179,6 +187,9 @@ class _Program:
             return "none"
         if operand in self._made:
             return self._name(operand)
+        if isinstance(operand, Cache):
+            self._inputs.setdefault(CACHE_TABLE, self._outputs[CACHE_TABLE, 0])
+            return f"{CACHE_TABLE}#{operand.entry}"
         output = self._outputs[operand.node, operand.index]
         if isinstance(operand, Port):
             node = output.get_node()

@@ -27,6 +27,33 @@ class Port:
         return cls(source.get_node().get_name(), source.get_index())
 
 
+@dataclass(frozen=True, slots=True)
+class Cache(Port):
+    """A cache that the operation reads by its address, so that it is no input: each costs 2 us a pass.
+
+    Attributes:
+        entry: of the table of addresses, twice the layer's number, and one more for values.
+        element_type: "u8" (by token) or "f32".
+    """
+
+    entry: int
+    element_type: str
+
+    @classmethod
+    def of(cls, node: ov.Node, position: int) -> Port:
+        """The cache behind an input; a `Port` where it is none, or of another type."""
+        port = Port.of(node, position)
+        output = node.input(position).get_source_output()
+        names = [name.rpartition(".") for name in output.get_names()]
+        found = [(_CACHES[kind], int(layer)) for kind, _, layer in names if kind in _CACHES]
+        if not found or output.get_element_type() not in (ov.Type.u8, ov.Type.f32):
+            return port
+        ((side, layer),) = found
+        return cls(port.node, port.index, 2 * layer + side, output.get_element_type().get_type_name())
+
+
+_CACHES = {"key_cache": 0, "value_cache": 1}
+
 Operand = Rows | NDArray[np.generic] | Port | None
 """`None`: a tensor of no element."""
 

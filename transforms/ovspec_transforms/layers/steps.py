@@ -26,6 +26,8 @@ from ovspec_transforms.layers.row_steps import (
 )
 from ovspec_transforms.layers.rows import Rows
 from ovspec_transforms.layers.step import (
+    Cache,
+    Operand,
     Port,
     Step,
     behind,
@@ -229,9 +231,15 @@ def _cache_write(node: ov.Node) -> Step | None:
     key, value, outputs = rows_into(node, 0), rows_into(node, 1), rows_of_outputs(node)
     if not (key and value and outputs):
         return None
-    ports = [Port.of(node, position) for position in (2, 3, 4)]
+    caches = [Cache.of(node, position) for position in (2, 3)]
     settings = {name: node.get_attributes()[name] for name in ("kv_heads", "k_size", "v_size")}
-    return Step("cache_write", [key, value, *ports], outputs, settings)
+    operands: list[Operand] = [key, value, *caches, Port.of(node, 4)]
+    return Step("cache_write", operands, outputs, settings | _cache_type(caches))
+
+
+def _cache_type(caches: list[Port]) -> dict[str, object]:
+    types = {cache.element_type for cache in caches if isinstance(cache, Cache)}
+    return {"cache_type": types.pop()} if types else {}
 
 
 def _attention(node: ov.Node) -> Step | None:
@@ -242,12 +250,14 @@ def _attention(node: ov.Node) -> Step | None:
     )
     if not (query and written and outputs) or written.width:
         return None
-    keys, values, *others = (Port.of(node, i) for i in range(1, node.get_input_size()) if i != 3)
+    caches = [Cache.of(node, position) for position in (1, 2)]
+    others = [Port.of(node, position) for position in range(4, node.get_input_size())]
     settings = {
         name: node.get_attributes()[name]
         for name in ("kv_heads", "k_size", "v_size", "scale", "sliding_window")
     }
-    return Step("attention", [query, keys, values, written, *others], outputs, settings)
+    operands: list[Operand] = [query, *caches, written, *others]
+    return Step("attention", operands, outputs, settings | _cache_type(caches))
 
 
 _PATTERNS: dict[str, tuple[Callable[[ov.Node], Step | None], ...]] = {

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -116,11 +115,21 @@ def linear_layers(model: ov.Model) -> PassReport:
     return PassReport(_NAME, tuple(layer.matmul.get_friendly_name() for layer in found), tuple(left))
 
 
-def _pack(layers: Sequence[_Layer], memory: WeightMemory) -> NDArray[np.uint8]:
-    """The panels of all layers, one behind the other."""
-    shapes = [packed_shape(w.out, w.inputs, w.groups, layer.fmt) for layer in layers for w in [layer.weights]]
-    packed, first = memory.zeros((sum(panels for panels, _ in shapes), shapes[0][1])), 0
-    for layer, (panels, size) in zip(layers, shapes, strict=True):
+def _shapes(layers: Sequence[_Layer]) -> list[tuple[int, int]]:
+    return [packed_shape(w.out, w.inputs, w.groups, layer.fmt) for layer in layers for w in [layer.weights]]
+
+
+def _memory(wholes: Sequence[Sequence[_Layer]]) -> list[NDArray[np.uint8]]:
+    """Zeros for the panels of each operation, in the order of the graph: what one operation reads as a whole
+    then holds no weights of another."""
+    memory, shapes = WeightMemory(), [_shapes(layers) for layers in wholes]
+    return [memory.zeros((sum(panels for panels, _ in of), of[0][1])) for of in shapes]
+
+
+def _pack(layers: Sequence[_Layer], packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Write the panels of all layers, one behind the other."""
+    first = 0
+    for layer, (panels, size) in zip(layers, _shapes(layers), strict=True):
         weights = layer.weights
         step = max(1, _BLOCK_BYTES // size)
         for begin in range(0, panels, step):
@@ -175,7 +184,7 @@ def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> PassReport
     changed = []
     # NumPy copies outside the interpreter's lock.
     with ThreadPoolExecutor(min(_MOST_PACKERS, len(os.sched_getaffinity(0)))) as pool:
-        packed = pool.map(partial(_pack, memory=WeightMemory()), wholes)
+        packed = pool.map(_pack, wholes, _memory(wholes))
         operations = [_operation(*pair, arithmetic) for pair in zip(wholes, packed, strict=True)]
     for layers, operation in zip(wholes, operations, strict=True):
         names = [layer.matmul.get_friendly_name() for layer in layers]

@@ -258,7 +258,13 @@ def random_model(tiny: Tiny, **changes: Any) -> Any:
 
     torch.manual_seed(3)
     config = getattr(transformers, tiny.config)(**{**tiny.sizes, **changes})
-    return transformers.AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    with torch.no_grad():
+        # Factors of one and biases of zero would be folded out of the graph.
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter += 0.2 * torch.randn_like(parameter)
+    return model
 
 
 def write_checkpoint(tiny: Tiny, folder: Path) -> Path:

@@ -126,14 +126,17 @@ def schema_text(schema: object, field: str, spaces: str | None = None) -> str:
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidValueError(f"{field}: it is no JSON ({error}); give a JSON schema") from None
     if not isinstance(schema, (Mapping, bool)):
         raise InvalidTypeError(f"{field}: expected a JSON schema, which is an object")
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
-    check_ends(schema, field)
-    return json.dumps({**schema, "x-guidance": spacing(spaces)})
+    try:
+        check_ends(schema, field)
+        return json.dumps({**schema, "x-guidance": spacing(spaces)})
+    except RecursionError:
+        raise InvalidValueError(f"{field}: the schema is nested too deeply; make it flatter") from None
 
 
 def _text(value: object, field: str) -> str:

@@ -32,12 +32,9 @@ def check_ends(schema: Mapping[str, Any], field: str) -> None:
 
     Raises:
         InvalidValueError: no text of any length satisfies it.
+        RecursionError: it is nested too deeply.
     """
-    try:
-        ends = _Endings(schema).ends(schema)
-    except RecursionError:
-        raise InvalidValueError(f"{field}: the schema is nested too deeply; make it flatter") from None
-    if not ends:
+    if not _Endings(schema).ends(schema):
         raise InvalidValueError(
             f"{field}: no JSON satisfies the schema: a reference requires itself without end; make the "
             "property that refers back optional, or allow null"
@@ -68,7 +65,9 @@ class _Endings:
         if schema.get("type") == "object":
             properties, required = schema.get("properties"), schema.get("required")
             if isinstance(properties, Mapping) and isinstance(required, list):
-                needed += [properties[name] for name in required if name in properties]
+                needed += [
+                    properties[name] for name in required if isinstance(name, str) and name in properties
+                ]
         if schema.get("type") == "array" and isinstance(least := schema.get("minItems"), int) and least > 0:
             prefix = schema.get("prefixItems")
             prefix = prefix if isinstance(prefix, list) else []

@@ -36,9 +36,17 @@ def lark_of_tag(tag: object) -> str:
     if isinstance(tag, str):
         try:
             tag = json.loads(tag)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"it is no JSON ({error}); give a structural tag") from None
-    return _Rules().grammar(_plain(tag))
+    try:
+        return _Rules().grammar(_plain(tag))
+    except KeyError as error:
+        raise ValueError(f"structural tag: {error.args[0]!r} is missing; give it") from None
+    except (AttributeError, TypeError):
+        message = "structural tag: expected objects with a 'type', lists of them, and texts"
+        raise ValueError(message) from None
+    except RecursionError:
+        raise ValueError("structural tag: it is nested too deeply; make it flatter") from None
 
 
 def _plain(tag: object) -> Tag:

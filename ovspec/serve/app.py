@@ -137,7 +137,7 @@ class Server:
 
     def _described(self, needs_key: bool) -> Handler:
         """A handler that answers with the server's own description."""
-        document = openapi_document(needs_key)
+        document = openapi_document(needs_key, self._strict_fields)
 
         async def answer(request: Request) -> Response:
             return JSONResponse(document)
@@ -192,11 +192,7 @@ class Server:
                 slot.free()
             raise
         request.scope[CALL] = call  # for the log
-        response = await self._answerer.answer(call, slots, request)
-        if body.ignored:
-            names = ", ".join(body.ignored)
-            response.headers[IGNORED] = names.encode("ascii", "backslashreplace").decode()
-        return response
+        return _with_ignored(await self._answerer.answer(call, slots, request), body)
 
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a text or a chat."""
@@ -207,7 +203,7 @@ class Server:
         if body.special_tokens_in_content and body.messages is None:
             field = "special_tokens_in_content"
             raise ApiError(400, f"{field}: is for messages; leave it out", field)
-        return await self._door.run(size, partial(self._tokens, body))
+        return _with_ignored(await self._door.run(size, partial(self._tokens, body)), body)
 
     def _tokens(self, body: TokenizeBody) -> Response:
         if body.messages is not None:
@@ -223,7 +219,7 @@ class Server:
         """The text of token ids."""
         body, size = await self._body(request, DetokenizeBody)
         self._model.check_name(body.model)
-        return await self._door.run(size, partial(self._text, body))
+        return _with_ignored(await self._door.run(size, partial(self._text, body)), body)
 
     def _text(self, body: DetokenizeBody) -> Response:
         self._model.check_tokens(body.tokens, "tokens")
@@ -237,6 +233,15 @@ class Server:
             names = ", ".join(body.ignored)
             _LOG.warning("%s: ignored fields that this server does not have: %s", request.url.path, names)
         return body, len(data)
+
+
+def _with_ignored(response: Response, body: StrictBody) -> Response:
+    """A response whose header names the fields that were ignored."""
+    if body.ignored:
+        names = (name.encode("ascii", "backslashreplace").decode() for name in body.ignored)
+        # Clients take some 16 kB of headers.
+        response.headers[IGNORED] = ", ".join(name[:80] for name in names)
+    return response
 
 
 async def _answer_http_error(request: Request, error: HTTPException) -> Response:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,7 @@ from ovspec.serve.answer_schemas import (
     Error,
     Health,
     ModelList,
+    ServedModelEntry,
     Tokens,
     Version,
 )
@@ -24,6 +27,7 @@ from ovspec.serve.protection import OPEN_PATHS
 from ovspec.serve.strict_body import StrictBody
 
 _STREAM = "text/event-stream"
+_PARAMETER = re.compile(r"{(\w+)}")
 _ERRORS = {
     400: "The request can't be served as it is; `param` names the field.",
     401: "The API key is missing or wrong.",
@@ -66,6 +70,7 @@ _OPERATIONS = (
     _Operation("/ping", "get", "The same as /health", Health, errors=(503,)),
     _Operation("/version", "get", "The version of this server", Version),
     _Operation("/v1/models", "get", "The served model, in a list", ModelList),
+    _Operation("/v1/models/{model}", "get", "The served model", ServedModelEntry, errors=(404,)),
     _Operation(
         "/v1/chat/completions", "post", "Answer a chat", ChatCompletion, ChatBody, _OF_ANSWERS, streams=True
     ),
@@ -77,28 +82,37 @@ _OPERATIONS = (
 )
 
 
-def openapi_document(needs_key: bool) -> dict[str, Any]:
+def openapi_document(needs_key: bool, strict_fields: bool = False) -> dict[str, Any]:
     """The document of a server.
 
     Args:
         needs_key: whether requests must come with a key.
+        strict_fields: whether bodies with unknown fields are refused.
     """
-    shapes: list[type[BaseModel]] = [Error]
-    for one in _OPERATIONS:
-        shapes += [shape for shape in (one.body, one.answer) if isinstance(shape, type)]
-    refs, definitions = models_json_schema(
-        [(shape, "validation") for shape in shapes], ref_template="#/components/schemas/{model}"
-    )
-    schemas = {shape: refs[shape, "validation"] for shape in shapes}
+    answers = (one.answer for one in _OPERATIONS if isinstance(one.answer, type))
+    schemas, definitions = _schemas_of([Error, *answers])
+    of_bodies, bodies = _schemas_of([one.body for one in _OPERATIONS if one.body is not None])
+    if not strict_fields:
+        for body in bodies.values():
+            body.pop("additionalProperties", None)
+    schemas |= of_bodies
     paths: dict[str, Any] = {}
     for one in _OPERATIONS:
         with_key = needs_key and one.path not in OPEN_PATHS
         paths.setdefault(one.path, {})[one.method] = _described(one, schemas, with_key)
-    components: dict[str, Any] = {"schemas": definitions["$defs"]}
+    components: dict[str, Any] = {"schemas": bodies | definitions}
     if needs_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     info = {"title": "ovspec", "version": __version__, "description": "OpenAI's interface to a served model."}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components}
+
+
+def _schemas_of(shapes: Sequence[type[BaseModel]]) -> tuple[dict[type[BaseModel], Any], dict[str, Any]]:
+    """A reference to the schema of each, and all schemas by their names."""
+    refs, definitions = models_json_schema(
+        [(shape, "validation") for shape in shapes], ref_template="#/components/schemas/{model}"
+    )
+    return {shape: refs[shape, "validation"] for shape in shapes}, definitions["$defs"]
 
 
 def _described(one: _Operation, schemas: dict[type[BaseModel], Any], with_key: bool) -> dict[str, Any]:
@@ -117,6 +131,11 @@ def _described(one: _Operation, schemas: dict[type[BaseModel], Any], with_key: b
     if one.body is not None:
         content = {"application/json": {"schema": schemas[one.body]}}
         described["requestBody"] = {"required": True, "content": content}
+    if names := _PARAMETER.findall(one.path):
+        schema = {"type": "string"}
+        described["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": schema} for name in names
+        ]
     if with_key:
         described["security"] = [{"key": []}]
     return described

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from ovspec.engine.request import TokenLogprobs
@@ -50,11 +51,11 @@ class PromptText:
         """Every token with its log probability, and so many alternatives.
 
         Args:
-            logprobs: of all tokens but the first.
+            logprobs: of all tokens but the first; fewer where the request ended before it was read.
         """
         found = []
         for place, token in enumerate(self._tokens):
-            known = logprobs[place - 1] if place else None
+            known = logprobs[place - 1] if 0 < place <= len(logprobs) else None
             others = list(known.top[:top]) if known else []
             before = self._tokens[max(0, place - _BEFORE) : place]
             piece, *names = self._token_text.pieces(before, [token, *(other for other, _ in others)])
@@ -66,7 +67,7 @@ class PromptText:
     def of_vllm(self, logprobs: Sequence[TokenLogprobs], top: int) -> list[dict[str, Any] | None]:
         """vLLM's `prompt_logprobs`: by token id, the prompt's own token first."""
         entries: list[dict[str, Any] | None] = []
-        for token, one, known in zip(self._tokens, self.named(logprobs, top), [None, *logprobs], strict=True):
+        for token, one, known in zip_longest(self._tokens, self.named(logprobs, top), [None, *logprobs]):
             if known is None:
                 entries.append(None)
                 continue

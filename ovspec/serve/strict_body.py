@@ -27,6 +27,7 @@ Body = TypeVar("Body", bound="StrictBody")
 
 # Names of ignored fields that a client is told.
 MAX_IGNORED = 32
+_BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 
 
 class OffExcept:
@@ -83,10 +84,14 @@ TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 
 
-def _may_be_null(schema: dict[str, Any]) -> None:
-    """In the description, what may be left out may be null."""
+def _describe(schema: dict[str, Any]) -> None:
+    """In the description, what may be left out may be null, and bounds have JSON schema's names."""
     for name, entry in schema.get("properties", {}).items():
         options = entry.get("anyOf", ())
+        for option in (entry, *options):
+            # pydantic leaves its own behind a validator of ours.
+            for given in _BOUNDS.keys() & option.keys():
+                option[_BOUNDS[given]] = option.pop(given)
         if name not in schema.get("required", ()) and {"type": "null"} not in options and "enum" not in entry:
             shown = {key: entry.pop(key) for key in ("title", "default", "description") if key in entry}
             inner = dict(entry)
@@ -98,7 +103,7 @@ class StrictBody(BaseModel):
     """A JSON object: null is as good as left out, and unknown fields are refused, or ignored by name."""
 
     model_config = ConfigDict(
-        extra="forbid", allow_inf_nan=False, protected_namespaces=(), json_schema_extra=_may_be_null
+        extra="forbid", allow_inf_nan=False, protected_namespaces=(), json_schema_extra=_describe
     )
     _ignored: tuple[str, ...] = PrivateAttr(())
 

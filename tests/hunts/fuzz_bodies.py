@@ -64,11 +64,15 @@ _STORY = (
     "日",
 )
 
+_SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+_TAG = {"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
+_TOOL = {"type": "function", "function": {"name": "f", "parameters": _SCHEMA}}
+
 # Values that the server takes, or nearly takes; the names of other fields come from the bodies themselves.
 GOOD: dict[str, tuple[Any, ...]] = {
     "model": (None, "demo"),
     "n": (1, 1, 2, 3, 16),
-    "max_tokens": (1, 2, 3, 4, 4, 64, 8000),
+    "max_tokens": (0, 1, 2, 3, 4, 4, 64, 8000),
     "max_completion_tokens": (1, 2, 3, 100),
     "temperature": (0, 0, 1, 0.7, 1e-3, 2, 1e-40),
     "top_p": (1, 0.9, 0.1, 1e-9),
@@ -95,6 +99,31 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "return_token_origins": (False, True),
     "return_blocks_read": (False, True),
     "add_special_tokens": (False, True),
+    "prompt_logprobs": (0, 1, 5, 20),
+    "echo": (False, True),
+    "best_of": (None, 1),
+    "suffix": (None, ""),
+    "response_format": (
+        {"type": "text"},
+        {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True}},
+        {"type": "json_schema"},
+        {"type": "structural_tag", "format": {"type": "sequence", "elements": [_TAG]}},
+        {"type": "structural_tag", "structures": [{**_TAG, "schema": _SCHEMA}], "triggers": ["<a>"]},
+    ),
+    "structured_outputs": ({"json": _SCHEMA}, {"regex": "[a-c]+"}, {"choice": ["a", "bc"]}, {}),
+    "guided_json": (_SCHEMA, {}, {"enum": []}, '{"type": "array"}'),
+    "guided_regex": ("[0-9]{3}", "(", ""),
+    "guided_choice": (["red", "blue"], ["a"], []),
+    "guided_grammar": ('root ::= "a" | "b" root', 'root ::= root "a"', "x"),
+    "tools": ([_TOOL], [_TOOL, _TOOL], [], None),
+    "tool_choice": ("none", "auto", "required", {"type": "function", "function": {"name": "f"}}),
+    "parallel_tool_calls": (False, True),
+    "reasoning_effort": ("low",),
+    "chat_template_kwargs": ({}, {"enable_thinking": False}, {"messages": 1}),
+    "add_generation_prompt": (False, True),
+    "continue_final_message": (False, True),
+    "special_tokens_in_content": (False, True),
     "tokens": ([], [1, 2, 3], [4095], [4096], [0] * 50, list(range(0, 4096, 17))),
 }
 _GENERATING = {"/v1/completions": "prompt", "/v1/chat/completions": "messages"}

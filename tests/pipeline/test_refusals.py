@@ -33,8 +33,8 @@ def folder_with(demo_ir: Path, place: Path, **defaults: object) -> Path:
 BAD_OPTIONS = {
     "unknown": ({"max_tokens": 3}, "max_tokens=3: generate has no such option"),
     "beams": ({"num_beams": 2}, "num_beams=2 is not supported"),
-    "echo": ({"echo": True}, "echo=True is not supported"),
-    "logprobs": ({"logprobs": 1}, "logprobs=1 is not supported"),
+    "echo": ({"echo": "yes"}, "echo='yes': expected True or False"),
+    "logprobs": ({"logprobs": -1}, "logprobs=-1: expected a whole number"),
     "prompt lookup": ({"max_ngram_size": 3}, "max_ngram_size=3: this pipeline looks no n-grams up"),
     "both": (
         {"num_assistant_tokens": 3, "assistant_confidence_threshold": 0.3},

@@ -48,7 +48,7 @@ def test_answers_are_those_of_the_server(
     more = [
         line("chat", chat, "/v1/chat/completions"),
         line("stop", {"prompt": PROMPT, "temperature": 0, "max_tokens": 60, "stop": [" eat"]}),
-        line("sampled", {"prompt": PROMPT, "seed": 3, "n": 2, "max_tokens": 16}),
+        line("sampled", {"prompt": PROMPT, "seed": 3, "n": 2, "max_tokens": 16, "temperature": 1}),
         line("wrong", {"prompt": PROMPT, "temperature": 9}),
         line("path", {"input": "x"}, "/v1/embeddings"),
     ]

@@ -9,16 +9,23 @@ import pytest
 from serve.conftest import Served
 
 from ovspec.serve import answer_schemas as schemas
+from ovspec.serve.openapi import openapi_document
 
 PROMPT = {"prompt": ["Once", "Tom"], "max_tokens": 4, "logprobs": 2, "return_token_origins": True}
 CHAT = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 4}
 ANSWERS = {
     "/v1/completions": (PROMPT, schemas.Completion),
-    "/v1/chat/completions": ({**CHAT, "logprobs": True, "top_logprobs": 2, "n": 2}, schemas.ChatCompletion),
+    "/v1/chat/completions": (
+        {**CHAT, "logprobs": True, "top_logprobs": 2, "n": 2, "temperature": 1},
+        schemas.ChatCompletion,
+    ),
     "/tokenize": ({"prompt": "Once"}, schemas.Tokens),
     "/detokenize": ({"tokens": [5, 6]}, schemas.DecodedText),
     "/v1/models": (None, schemas.ModelList),
+    "/v1/models/{model}": (None, schemas.ServedModelEntry),
     "/health": (None, schemas.Health),
+    "/ping": (None, schemas.Health),
+    "/version": (None, schemas.Version),
 }
 
 
@@ -33,7 +40,7 @@ def test_answers_have_the_fields_of_their_schema_and_no_others(
     served: Served, document: dict[str, Any], path: str
 ) -> None:
     body, shape = ANSWERS[path]
-    answer = json.loads(served.get(path)) if body is None else served.post(path, body)[1]
+    answer = json.loads(served.get(path.format(model="demo"))) if body is None else served.post(path, body)[1]
     shape.model_validate(answer)
     entry = document["paths"][path]["get" if body is None else "post"]
     shown = entry["responses"]["200"]["content"]["application/json"]["schema"]
@@ -69,6 +76,17 @@ def test_every_route_is_described(served: Served, document: dict[str, Any]) -> N
 
 def test_fields_say_what_they_take(document: dict[str, Any]) -> None:
     fields = document["components"]["schemas"]["CompletionBody"]["properties"]
-    assert fields["response_format"]["enum"] == [None, {"type": "text"}]
-    assert {"type": "string", "minLength": 1} in fields["stop"]["anyOf"]
-    assert fields["n"]["maximum"] == 16
+    form = document["components"]["schemas"]["ResponseFormat"]["properties"]["type"]
+    assert form["enum"] == ["text", "json_object", "json_schema", "structural_tag"]
+    assert {"type": "string"} in fields["stop"]["anyOf"]
+    assert fields["best_of"]["enum"] == [None, 1]
+    assert fields["n"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 16}
+    assert fields["logprobs"]["anyOf"][0] == {"type": "integer", "minimum": 0, "maximum": 20}
+    assert fields["top_k"]["anyOf"][0] == {"type": "integer", "minimum": -1}
+
+
+def test_bodies_take_other_fields_unless_they_are_refused(document: dict[str, Any]) -> None:
+    for found, is_strict in ((document, False), (openapi_document(False, True), True)):
+        for name in ("CompletionBody", "Message", "ResponseFormat"):
+            shown = found["components"]["schemas"][name]
+            assert shown.get("additionalProperties", True) is not is_strict, name

@@ -111,7 +111,7 @@ class Timing:
         density: share of the context's cache that its attention read.
         cache_bytes: of keys and values in that share.
         selection_ms: milliseconds of choosing blocks, `None` where nothing is chosen, or by no operation of
-            its own.
+            its own, as in layers that are one operation.
         experts_read: experts of a layer that it read, mean; `None` where nothing counts them.
         ffn_density: share of the feed-forward channels that it read; `None` likewise.
     """
@@ -147,7 +147,8 @@ class Subject:
         result = self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
         self._sequence.rollback(context)
         stats, attention = result.stats, self.runner.attention
-        selects = sparse is not None and attention.selects and attention.backend == "native"
+        native = attention.backend == "native" and not self.runner.backends.joins_layers
+        selects = sparse is not None and attention.selects and native
         density = stats.attended_tokens / stats.context_tokens
         return Timing(
             stats.duration / 1e3,

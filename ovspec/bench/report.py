@@ -25,7 +25,8 @@ class Record:
         density: share of the context's cache bytes that attention read, over layers without a sliding
             window.
         budget: budget of sparse attention in tokens; `None` for the dense backends.
-        selection_ms: part of `ms` spent on block selection, median; `None` for the dense backends.
+        selection_ms: part of `ms` spent on block selection, median; `None` for the dense backends, and where
+            layers are one operation.
         experts_read: mean number of experts of a layer that a pass read; `None` if it is not counted.
         ffn_density: share of the feed-forward channels whose up and down weights it read; `None` if not
             limited.

@@ -61,8 +61,8 @@ def test_passes_of_windowed_layers_stop_growing() -> None:
     assert sorted({context for context, _ in costs}) == [1024, 4096, 16384, 65536]
     far = costs[65536, 8]
     assert far.dense_bytes == int(1000 + 3 * token * (512 + 65536))
-    # The default budget: 1024 tokens and a tenth of the rest.
-    assert far.sparse_bytes == int(1000 + 3 * token * (512 + 1024 + math.ceil(0.1 * (65536 - 1024))))
+    # The default budget: 512 tokens and a tenth of the rest.
+    assert far.sparse_bytes == int(1000 + 3 * token * (512 + 512 + math.ceil(0.1 * (65536 - 512))))
     assert far.dense_ms == pytest.approx(far.dense_bytes / 2e9 * 1e3)
 
 

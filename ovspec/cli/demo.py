@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ovspec.cli.bench_options import check_outputs
 from ovspec.cli.embedded_demo import run_embedded
 from ovspec.cli.option_forms import default_option
 from ovspec.cli.options import json_option
@@ -23,6 +24,7 @@ def demo(embedded: bool, max_new_tokens: int, json_path: str | None) -> int:
     The model comes out of a package of the Python index; a refusal says how to fetch it. Fails if the text of
     a lossless mode differs from the plain one.
     """
+    check_outputs(json_path)
     run = run_embedded if embedded else run_real
     differing = run(max_new_tokens, None if json_path is None else Path(json_path))
     if differing:

@@ -39,7 +39,7 @@ def rag(questions: Path, store: Path, limit: int | None, json_path: str | None, 
     of them. Speculative RAG is measured with the question read once for all drafts and once for each.
     """
     asked = read_questions(questions)[:limit]
-    check_outputs(json_path, None)
+    check_outputs(json_path)
     pipelines = RagPipelines.of(options, "speculative")
     with pipelines.open(store, shown=json_path != "-") as answers:
         examples = with_progress(len(asked), lambda step: evaluate(answers, asked, step))

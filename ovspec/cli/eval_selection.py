@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ovspec.cli.bench_options import check_outputs
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.option_forms import COUNT, default_option, typed_option
 from ovspec.cli.options import (
@@ -60,6 +61,7 @@ def selection(
     """
     sparse = calibrated(sparse_from(options, anchor_layers), OvspecConfig.load(model))
     texts = read_prompts(prompts)[:limit]
+    check_outputs(json_path)
     evaluation = SelectionEval(model, texts, sparse, rows, passes, context)
     chosen = dict(properties_from(properties))
     report = with_progress(len(texts), lambda step: evaluation.run(chosen, step))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ovspec.engine.request import Request, RequestMetrics
+from ovspec.errors import InvalidValueError
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.token_text import GraphText
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -54,6 +55,12 @@ def write(
     Raises:
         ValueError: a prompt that the model has no positions for.
     """
+    longest = max(map(len, prompts))
+    if longest >= pipeline.max_model_len:
+        raise InvalidValueError(
+            f"the documents and the question have {longest} tokens, the model {pipeline.max_model_len} "
+            "positions; retrieve fewer documents, or index with smaller chunks"
+        )
     settings = pipeline.settings(max_new_tokens=max_new_tokens, min_new_tokens=1, do_sample=False, **options)
     requests = [Request(f"rag-{next(_IDS)}", prompt, settings, logprobs=0) for prompt in prompts]
     decoder = GraphText(pipeline.get_tokenizer())

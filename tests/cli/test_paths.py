@@ -13,16 +13,19 @@ from commands import command, one_line, ovspec
 
 from ovspec.cli import cli
 from ovspec.cli.help import subcommands
+from ovspec.rag import index
 from ovspec_models import demo_pair_path
 
-MODELS = {"model", "folder", "target", "draft_model", "include_path"}
+MODELS = {"model", "folder", "target", "draft_model", "include_path", "embedding_model"}
 TEXTS = {
     *("prompts", "data", "requests", "prompt_file", "jsonl", "chat_template", "file", "prefix_cache"),
-    "suffix_corpus",
+    *("suffix_corpus", "questions", "documents", "store"),
 }
 OUTPUTS = {"answers", "output", "out", "json_path", "plot"}
 # A folder of caches is made where there is none.
 ELSEWHERE = {"cache_dir"}
+# Makes the store that others read.
+MAKES_STORE = ("rag", "index")
 # OUT is a folder, made with those that it lies in.
 MAKE_FOLDERS = (("export",), ("bundle",), ("train-head",))
 NOT_REFUSED = {
@@ -35,6 +38,22 @@ LINE = {
     "text": "Once upon a time",
     "url": "/v1/completions",
     "body": {"prompt": "Once", "max_tokens": 2},
+    "question": "Once?",
+    "answers": ["a time"],
+}
+
+# What else a command needs to come as far as its paths.
+RIGHT: dict[str, object] = {
+    "tasks": "arc_easy",
+    "shell": "bash",
+    "question": "Once?",
+    "documents": Path("right.txt"),
+    "store": Path("right.db"),
+}
+NEEDS = {
+    ("cache", "save"): ["--prompt", "Once"],
+    ("info",): ["--self-check"],
+    ("rag", "ask"): ["--mode", "plain"],
 }
 
 Case = tuple[tuple[str, ...], click.Command, click.Parameter]
@@ -52,6 +71,10 @@ def is_path(parameter: click.Parameter) -> bool:
     return parameter.name in known or isinstance(parameter.type, click.Path)
 
 
+def is_output(path: tuple[str, ...], parameter: click.Parameter) -> bool:
+    return parameter.name in OUTPUTS or (path == MAKES_STORE and parameter.name == "store")
+
+
 def name_of(case: Case) -> str:
     return " ".join((*case[0], case[2].opts[-1]))
 
@@ -64,21 +87,25 @@ def words(case: Case, value: Path, folder: Path) -> list[str]:
     path, leaf, wrong = case
     lines = (json.dumps(LINE | {"custom_id": name}) for name in "abc")
     (folder / "right.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "right.txt").write_text("Once upon a time")
+    if "store" in {parameter.name for parameter in leaf.params} and not (folder / "right.db").exists():
+        index(folder / "right.db", [folder / "right.txt"])
     arguments, options = [], []
     for parameter in leaf.params:
         right: object = None
         if parameter.required or (parameter.name == "model" and path[:1] == ("bench",)):
-            right = {"tasks": "arc_easy", "shell": "bash"}.get(str(parameter.name), folder / "right.jsonl")
+            right = RIGHT.get(str(parameter.name), folder / "right.jsonl")
             right = demo_pair_path() if parameter.name in MODELS else right
-            right = folder / "new" if parameter.name in OUTPUTS else right
+            right = folder / "new" if is_output(path, parameter) else right
+            right = folder / right if isinstance(right, Path) else right
         if (given := value if parameter is wrong else right) is None:
             continue
         words = [str(given)] if isinstance(parameter, click.Argument) else [parameter.opts[-1], str(given)]
         (arguments if isinstance(parameter, click.Argument) else options).extend(words)
     names = {parameter.name for parameter in leaf.params}
-    if "suffix_corpus" in names and wrong.name != "draft_model":
+    if "suffix_corpus" in names and wrong.name != "draft_model" and path != ("eval", "rag"):
         options += ["--drafter", "suffix"]
-    options += {("cache", "save"): ["--prompt", "Once"], ("info",): ["--self-check"]}.get(path, [])
+    options += NEEDS.get(path, [])
     return [*path, *options, *arguments]
 
 
@@ -98,7 +125,7 @@ def test_a_wrong_path_is_refused(case: Case, tmp_path: Path) -> None:
     wrong = [tmp_path / "missing"]
     if name in MODELS:
         wrong += [empty, file]
-    elif name in TEXTS:
+    elif name in TEXTS and not is_output(case[0], case[2]):
         wrong += [empty, file, binary]
     else:
         wrong = [file / "x.png"]
@@ -112,7 +139,7 @@ def test_a_wrong_path_is_refused(case: Case, tmp_path: Path) -> None:
         if "pip install" in line:
             pytest.skip("a package is missing, which this command asks for first")
         assert str(value) in line or str(value.parent) in line, (value, line)
-    assert sorted({*tmp_path.iterdir()} - {*before, tmp_path / "right.jsonl"}) == []
+    assert sorted({*tmp_path.iterdir()} - {*before, *tmp_path.glob("right.*")}) == []
 
 
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_transforms.graph import add_parameter, let_read
-from ovspec_transforms.layers.rows import Rows, angles, pass_rows
+from ovspec_transforms.layers.rows import Rows, angles, chosen_rows, pass_rows
 from ovspec_transforms.layers.step import Cache, Operand, Port, Step
 from ovspec_transforms.layers.steps import step_of
 from ovspec_transforms.report import PassReport
@@ -55,8 +55,9 @@ def _stretches(model: ov.Model) -> list[list[Step]]:
     """Steps that follow each other without any other node between them, in the order of the graph."""
     made: dict[Rows | Port, int] = {}  # stretch of what a step computes
     levels: dict[str, int] = {}  # of a node: the last stretch that it depends on
-    stretches: dict[int, list[Step]] = {}
-    of_pass, of_positions = pass_rows(model), angles(model)
+    # By their place, and by who chose the rows: an operation computes the same rows in all of its steps.
+    stretches: dict[tuple[int, str], list[Step]] = {}
+    of_pass, of_positions, chosen = pass_rows(model), angles(model), chosen_rows(model)
     for node in model.get_ordered_ops():
         before = [levels[port.get_source_output().get_node().get_name()] for port in node.inputs()]
         levels[node.get_name()] = max(before, default=0)
@@ -70,7 +71,7 @@ def _stretches(model: ov.Model) -> list[list[Step]]:
             number = max(number, levels[read.node] + 1 if known is None else known)
         levels[node.get_name()] = number
         made |= dict.fromkeys(step.outputs, number)
-        stretches.setdefault(number, []).append(step)
+        stretches.setdefault((number, chosen[node.get_name()]), []).append(step)
     return [stretches[number] for number in sorted(stretches)]
 
 

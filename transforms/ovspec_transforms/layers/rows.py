@@ -56,6 +56,19 @@ def pass_rows(model: ov.Model) -> set[tuple[str, int]]:
     return found
 
 
+def chosen_rows(model: ov.Model) -> dict[str, str]:
+    """Of every node the Gather that chose its rows, as that of the sampled ones; empty for all of the pass."""
+    found = dict[str, str]()
+    for node in model.get_ordered_ops():
+        sources = [port.get_source_output() for port in node.inputs()]
+        before = [found[source.get_node().get_name()] for source in sources if width_of(source)]
+        if node.get_type_name() == "Gather" and width_of(sources[0]):
+            found[node.get_name()] = node.get_name()
+        else:
+            found[node.get_name()] = max(before, default="")
+    return found
+
+
 def angles(model: ov.Model) -> set[str]:
     """Nodes that are computed from positions and from nothing of a text's tokens."""
     found = set[str]()

@@ -75,7 +75,7 @@ def test_pipeline_writes_what_genai_writes(family: str, kind: str, tmp_path: Pat
     pipeline = LLMPipeline(file, "CPU", drafter="prompt_lookup", **F32)
     assert pipeline.runner.identity_breakers == ()
     (folder,) = (tmp_path / "cache" / "ovspec" / "gguf").glob("*-*/tiny")
-    # The plugin rounds activations to 8 bits in front of weights in groups, in f32 too, unless it is told not to.
+    # The plugin rounds activations in front of weights in groups, in f32 too, unless told not to.
     theirs = openvino_genai.LLMPipeline(str(folder), "CPU", **F32, DYNAMIC_QUANTIZATION_GROUP_SIZE=0)
     prompt = "the other one in an inn"
     expected = theirs.generate([prompt], max_new_tokens=24, apply_chat_template=False)

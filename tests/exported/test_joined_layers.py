@@ -102,11 +102,11 @@ def logits(name: str, folder: Path, sparse: bool, prompt: NDArray[np.int64]) -> 
     """Of a prompt in two chunks, and of verified rows behind it, beside another sequence."""
     runner = ModelRunner(folder, backends=backends(name, folder, sparse))
     sequences = CachedSequence(), CachedSequence()
-    found = [runner.forward([Rows(sequences[0], prompt[:60], sampled=60)]).copy()]
+    found = [runner.forward([Rows(sequences[0], prompt[:60], sampled=60)]).logits.copy()]
     rows = [Rows(sequences[0], prompt[60:140], sampled=9), Rows(sequences[1], prompt[:40], sampled=2)]
-    found.append(runner.forward(rows).copy())
+    found.append(runner.forward(rows).logits.copy())
     rows = [Rows(sequences[0], prompt[140:144], sampled=4), Rows(sequences[1], prompt[40:43], sampled=3)]
-    found.append(runner.forward(rows).copy())
+    found.append(runner.forward(rows).logits.copy())
     return np.concatenate(found)
 
 

@@ -57,7 +57,7 @@ def pass_rows(model: ov.Model) -> set[tuple[str, int]]:
 
 
 def chosen_rows(model: ov.Model) -> dict[str, str]:
-    """Of every node the Gather that chose its rows, as that of the sampled ones; empty for all of the pass."""
+    """Of every node the Gather that chose its rows, such as the sampled ones; empty for all of the pass."""
     found = dict[str, str]()
     for node in model.get_ordered_ops():
         sources = [port.get_source_output() for port in node.inputs()]

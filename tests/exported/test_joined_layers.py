@@ -36,7 +36,12 @@ TOLERANCE = 2e-4
 LEFT = {
     "Qwen3.5": (3, {"Linear": 1, "PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
     "Falcon, new architecture": (4, {}),
+    "Gemma 3n": (32, {"MatMul": 4}),  # four streams of rows, mixed between layers
+    "LFM2": (4, {"Linear": 1, "MatMul": 1, "PagedCausalConv1D": 1}),
+    "LFM2-MoE": (5, {"Linear": 1, "MatMul": 1, "PagedCausalConv1D": 1}),
 }
+# Layers that GatedMLP can't take beside others that it can.
+PARTLY_GATED = ("Gemma 3n",)
 _HEAVY = (
     *("Linear", "MatMul", "CacheWrite", "VerifyAttention", "KeySummary", "BlockSelect"),
     *("GatedMLP", "SparseMoE", "ExpertBudget", "PagedGatedDeltaNet", "PagedCausalConv1D"),
@@ -47,7 +52,7 @@ def backends(name: str, folder: Path, sparse: bool) -> Backends:
     """Everything that a family can limit, or nothing."""
     tiny = TINY[name]
     experts = ExpertConfig(budget=2 if sparse else None) if tiny.moe_layers else None
-    ffn = FfnConfig(density=0.5) if sparse and tiny.gated else None
+    ffn = FfnConfig(density=0.5) if sparse and tiny.gated and name not in PARTLY_GATED else None
     attention = AttentionConfig("native", selects=sparse)
     return Backends.resolve(folder, "CPU", F32, attention, experts, ffn)
 

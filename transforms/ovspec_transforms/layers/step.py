@@ -91,7 +91,8 @@ def rows_of_outputs(node: ov.Node) -> list[Rows] | None:
 def own_rows(output: ov.Output) -> Rows | None:
     """The rows of an output, those of no value too."""
     rows = Rows.of(output)
-    if rows is None and output.get_element_type() == ov.Type.f32 and output.get_partial_shape()[-1] == 0:
+    shape = output.get_partial_shape()
+    if rows is None and output.get_element_type() == ov.Type.f32 and len(shape) and shape[-1] == 0:
         return Rows(output.get_node().get_name(), output.get_index(), 0)
     return rows
 

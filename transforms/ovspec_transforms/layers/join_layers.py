@@ -21,7 +21,8 @@ from ovspec_transforms.weights.weight_memory import WeightMemory, slab_of
 DECODER_LAYERS = "DecoderLayers"
 CACHE_TABLE = "cache_table"
 _VERSION = "ovspec layers 1"
-_HEAVY = ("linear", "attention", "gated_mlp", "experts")
+# A norm alone is joined too: it has other bits in the plugin, and graphs that skip layers must have the same.
+_HEAVY = ("linear", "attention", "gated_mlp", "experts", "rms", "layer_norm")
 
 Outputs = dict[tuple[str, int], ov.Output]
 """Outputs of a graph by node and index."""

@@ -65,7 +65,7 @@ class AutoDrafter(Drafter):
                 if answer.tokens:
                     proposals[index] = answer
                     record, sequence = records[index], sequences[index]
-                    record.asked, record.draft = place, answer.tokens
+                    record.asked, record.draft = place, list(answer.tokens)  # a grammar may cut them
                     record.position = len(sequence.tokens)
                     open_.remove(index)
         return proposals

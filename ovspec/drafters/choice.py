@@ -69,7 +69,8 @@ class LayerSkip:
     Args:
         share: of the layers that are left out, above 0 and below 1. The default is about what the papers take
             for models of 13 B parameters and more, of whose layers many do little (SWIFT: 0.45). Of few
-            layers each one counts: leave out one of 6, not three. With `sparse`, layers that select stay.
+            layers each one counts: leave out one of 6, not three. By the paper's rule of selection anchors
+            stay.
         sparse: what the others may read, as of `SparseSelf`; `None`: everything.
     """
 

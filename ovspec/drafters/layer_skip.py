@@ -56,8 +56,9 @@ class LayerSkipDrafter(SparseSelfDrafter):
             raise ValueError(f"drafter='layer_skip': {target.why_no_trees}")
         assert target.layer_rows is not None
         caches = (spec.name.partition(".") for spec in target.cache.specs)
-        # Of sparse drafts an anchor's list of blocks is read by the layers after it.
-        self._anchors = {int(number) for name, _, number in caches if sparse and name == "key_summary"}
+        # By the paper's rule an anchor's list of blocks is read by the layers after it.
+        shares = sparse is not None and target.attention.selection.rule == "paper"
+        self._anchors = {int(number) for name, _, number in caches if shares and name == "key_summary"}
         self._number = target.layer_rows.layers
         wanted = max(1, round(share * self._number))
         most = min(self._number - 1, MAX_VERIFY_ROWS - 1)

@@ -90,12 +90,12 @@ def _confirm(verifier: Verifier, drafts: SequenceOf[tuple[RequestStep, Proposal]
         warn_of_pass(error, len(drafts))
         return sum(_confirm(verifier, [draft]) for draft in drafts)
     count_pass(found.stats, [request.state for request, _ in drafts])
-    for index, ((request, proposal), own) in enumerate(zip(drafts, found.logits, strict=True)):
+    for (request, proposal), own in zip(drafts, found.parts, strict=True):
         state = request.state
         with state.faults():
-            accepted = accept(state.sequence, proposal, own)
-            found.show(index, state.sequence, range(accepted.n))
-            _take(state, proposal, accepted, own)
+            accepted = accept(state.sequence, proposal, own.logits)
+            verifier.show(state.sequence, own, range(accepted.n))
+            _take(state, proposal, accepted, own.logits)
             request.commit = len(proposal.tokens), accepted.n
     return found.stats.duration
 

@@ -17,6 +17,7 @@ class RequestStep:
         state: of the request.
         plan: what it is to do.
         proposal: its draft.
+        forced: whether its grammar wrote the draft, which then says nothing of the drafter.
         accepted: tokens of the draft that verification accepted.
         commit: its provisional tokens, and how many of them a commit kept; `None` where it did not commit.
         held: tokens that its output had before.
@@ -25,6 +26,7 @@ class RequestStep:
     state: RequestState
     plan: Plan
     proposal: Proposal = field(default_factory=Proposal)
+    forced: bool = False
     accepted: int = 0
     commit: tuple[int, int] | None = None
     held: int = field(init=False)
@@ -47,7 +49,8 @@ class RequestStep:
         self.accepted, levels, state = accepted, self.proposal.depth, self.state
         if levels:
             state.count_draft(levels, accepted)
-            state.acceptance.observe(levels, accepted)
+            if not self.forced:
+                state.acceptance.observe(levels, accepted)
             state.meter.raw.count_draft(levels, accepted, self.proposed)
 
 

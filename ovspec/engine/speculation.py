@@ -79,27 +79,26 @@ class Speculation:
         """
         step = Step(requests)
         self._draft(step, most_draft)
-        begins = [(chunk.state.sequence.target.length, chunk.ends) for chunk in chunks]
+        last = [chunk.ends for chunk in chunks]
         found, drafts = self._verify(requests, chunks)
         step.verify_duration = found.stats.duration
         started = microseconds()
         count_pass(found.stats, [request.state for request in requests], [chunk.state for chunk in chunks])
         for index, (request, draft) in enumerate(zip(requests, drafts, strict=True)):
-            state, nodes = request.state, list[int]()
+            state, own, nodes = request.state, found.parts[index], list[int]()
             if state.request.blocks_read:
                 state.output.blocks_read = found.result.blocks_read(index)
             with state.faults():
-                nodes = self._take(request, found.logits[index], draft.limits == DENSE)
-                found.show(index, state.sequence, nodes)
+                nodes = self._take(request, own.logits, draft.limits == DENSE)
+                self.verifier.show(state.sequence, own, nodes)
             request.count_draft(len(nodes))
-        for index, (chunk, (begin, ends)) in enumerate(zip(chunks, begins, strict=True), len(requests)):
+        for chunk, own, ends in zip(chunks, found.parts[len(requests) :], last, strict=True):
             with chunk.state.faults():
-                rows = found.logits[index]
-                found.show(index, chunk.state.sequence, ())
-                chunk.state.take_prompt(begin, rows)
+                self.verifier.show(chunk.state.sequence, own, ())
+                chunk.state.take_prompt(own.begin, own.logits)
                 if ends:
-                    token = next_token(chunk.state.sequence, rows[-1])
-                    chunk.state.emit([token], ["target"], rows[-1:], [0])
+                    token = next_token(chunk.state.sequence, own.logits[-1])
+                    chunk.state.emit([token], ["target"], own.logits[-1:], [0])
         step.sampling_duration = microseconds() - started
         due = [r for r in requests if not r.state.ended and is_due(r.state, r.plan.commit_interval)]
         if due:
@@ -119,39 +118,37 @@ class Speculation:
         return self.verifier.verify(drafts, [chunk.rows for chunk in chunks]), drafts
 
     def _draft(self, step: Step, most_draft: int | None) -> None:
-        requests = step.requests
-        forced = [self._forced(request.state, most_draft) for request in requests]
-        counts = [
-            0
-            if tokens
-            else max(0, min(request.plan.num_assistant_tokens, self.room(request.state, most_draft)))
-            for request, tokens in zip(requests, forced, strict=True)
-        ]
+        """What a request's grammar forces is its draft; the drafter is asked for the others'."""
+        requests, counts = step.requests, list[int]()
+        for request in requests:
+            self._force(request, most_draft)
+            asked = 0 if request.forced else request.plan.num_assistant_tokens
+            counts.append(max(0, min(asked, self.room(request.state, most_draft))) if asked else 0)
         if self.drafter is None or not any(counts):
-            for request, tokens in zip(requests, forced, strict=True):
-                request.proposal = Proposal(tokens)
             return
         started = microseconds()
         proposals = self.drafter.propose([request.state.sequence for request in requests], counts)
-        for request, proposal, tokens in zip(requests, proposals, forced, strict=True):
+        for request, proposal in zip(requests, proposals, strict=True):
+            if request.forced:
+                continue
+            request.proposal = proposal
             with request.state.faults():
                 proposal.cut(request.state.sequence)
-            proposal.tokens += tokens
-            request.proposal = proposal
-        if any(proposal.confidences for proposal in proposals):
+        if any(request.proposal.confidences for request in requests):
             drop_unlikely(requests)
         step.draft_duration = microseconds() - started
         step.draft_model_duration = self.drafter.last_duration
 
-    def _forced(self, state: RequestState, most_draft: int | None) -> list[int]:
-        """A draft of what the request's grammar leaves no choice about, which costs nothing."""
+    def _force(self, request: RequestStep, most_draft: int | None) -> None:
+        """Draft what the request's grammar leaves no choice about, which costs nothing."""
+        state = request.state
         constraint = state.sequence.processor.constraint
         if constraint is None:
-            return []
-        room = min(self._most(state, most_draft), MAX_NUM_ASSISTANT_TOKENS)
+            return
+        room = min(self._most(state, most_draft), state.sequence.remaining - 1, MAX_NUM_ASSISTANT_TOKENS)
         with state.faults():
-            return constraint.forced()[: max(0, room)]
-        return []
+            request.proposal.tokens = constraint.forced()[: max(0, room)]
+            request.forced = bool(request.proposal.tokens)
 
     def check_trees(self, levels: int) -> None:
         """Refuse draft trees of so many levels, if there are any.

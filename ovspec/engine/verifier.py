@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,42 +46,38 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
-    """What one pass says of drafts and chunks; valid until the next pass.
+class Verified:
+    """What one pass says of a draft, or of a chunk of a prompt; valid until the next pass.
 
     Attributes:
-        logits: of every draft `[tokens + 1, vocab]`, row i follows its token i; of every chunk behind them.
-        result: of the pass.
-        begins: tokens in the cache before the rows of each, where a drafter reads states.
-        counts: rows of each, and those that are a draft.
-        reader: that is shown states, if there is one.
+        logits: of a draft f32 `[tokens + 1, vocab]`, row i follows its token i; of a chunk, those asked for.
+        begin: tokens in the cache before its rows.
+        drafted: how many of its rows, the last ones, are a draft.
+        states: of its rows, f32 `[rows, sum of hidden sizes]`; `None` where no drafter reads them.
     """
 
-    logits: list[NDArray[np.float32]]
+    logits: NDArray[np.float32]
+    begin: int
+    drafted: int
+    states: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What one pass says of drafts and chunks.
+
+    Attributes:
+        parts: of the drafts, and of the chunks behind them.
+        result: of the pass.
+    """
+
+    parts: list[Verified]
     result: PassResult
-    begins: list[int]
-    counts: list[tuple[int, int]]
-    reader: Drafter | None
 
     @property
     def stats(self) -> PassStats:
         """Measurements, the drafts' sequences first."""
         return self.result.stats
-
-    def show(self, index: int, sequence: Sequence, nodes: Iterable[int]) -> None:
-        """Show the drafter what states the tokens have that the pass read and accepted.
-
-        Args:
-            index: of the sequence among those of the pass, chunks after drafts.
-            sequence: that one.
-            nodes: accepted tokens of its draft, in their order.
-        """
-        if self.reader is None:
-            return
-        first, (rows, drafted) = sum(count for count, _ in self.counts[:index]), self.counts[index]
-        states, before = self.result.states[first : first + rows], rows - drafted
-        kept = [*range(before), *(before + node for node in nodes)]
-        self.reader.observe(sequence, self.begins[index], states if len(kept) == rows else states[kept])
 
 
 class Verifier:
@@ -101,13 +98,30 @@ class Verifier:
         if self._reader:
             batch = [replace(rows, states=len(rows.tokens)) for rows in batch]
         begins = [rows.sequence.length for rows in batch]
-        drafted = [*(len(draft.tokens) for draft in drafts), *[0] * len(chunks)]
-        counts = [(len(rows.tokens), count) for rows, count in zip(batch, drafted, strict=True)]
-        result, logits, end = self.target.forward(batch), list[NDArray[np.float32]](), 0
-        for rows in batch:
-            logits.append(result.logits[end : end + rows.sampled])
-            end += rows.sampled
-        return Verification(logits, result, begins, counts, self._reader)
+        result = self.target.forward(batch)
+        states = result.states if self._reader else None
+        parts, sampled, first = list[Verified](), 0, 0
+        for rows, begin, draft in zip_longest(batch, begins, drafts):
+            logits = result.logits[sampled : sampled + rows.sampled]
+            own = None if states is None else states[first : first + len(rows.tokens)]
+            parts.append(Verified(logits, begin, len(draft.tokens) if draft else 0, own))
+            sampled, first = sampled + rows.sampled, first + len(rows.tokens)
+        return Verification(parts, result)
+
+    def show(self, sequence: Sequence, verified: Verified, nodes: Iterable[int]) -> None:
+        """Show the drafter what states the tokens have that a pass read and accepted.
+
+        Args:
+            sequence: whose rows they are.
+            verified: what the pass says of them.
+            nodes: accepted tokens of its draft, in their order.
+        """
+        states = verified.states
+        if self._reader is None or states is None:
+            return
+        before = len(states) - verified.drafted
+        kept = [*range(before), *(before + node for node in nodes)]
+        self._reader.observe(sequence, verified.begin, states if len(kept) == len(states) else states[kept])
 
     def keep(self, sequence: Sequence, nodes: SequenceOf[int]) -> None:
         """Keep only the accepted path of the last pass's tree in the cache, after the sequence's tokens."""

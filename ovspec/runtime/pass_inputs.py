@@ -1,4 +1,4 @@
-"""Input tensors of a request, allocated once per shape."""
+"""Input tensors of a request, in memory that is kept from pass to pass."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compile import cache_tensors, state_tensors
 from ovspec_transforms import CACHE_TABLE
 
-_KEPT_SHAPES = 64
-
 
 class PassInputs:
     """Writes the inputs of a pass into tensors that the request already has.
 
     Creating and setting ten tensors costs more than filling them, and shapes rarely change between decoding
-    steps.
+    steps. Of other shapes a tensor takes the beginning of the same memory, which has the size of the largest.
 
     Attributes:
         request: whose tensors they are.
@@ -30,7 +28,7 @@ class PassInputs:
     def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
         self.request = request
         self.names = tuple(names)
-        self._known: dict[str, dict[tuple[int, ...], NDArray[np.generic]]] = {name: {} for name in self.names}
+        self._memory: dict[str, NDArray[np.generic]] = {}
         self._current: dict[str, NDArray[np.generic]] = {}
 
     def write(self, values: Mapping[str, NDArray[np.generic]]) -> None:
@@ -49,12 +47,10 @@ class PassInputs:
         return microseconds() - started
 
     def _select(self, name: str, value: NDArray[np.generic]) -> NDArray[np.generic]:
-        known = self._known[name]
-        array = known.get(value.shape)
-        if array is None:
-            if len(known) == _KEPT_SHAPES:
-                known.clear()
-            array = known[value.shape] = np.empty(value.shape, value.dtype)
+        memory = self._memory.get(name)
+        if memory is None or memory.size < value.size:
+            memory = self._memory[name] = np.empty(value.size, value.dtype)
+        array = memory[: value.size].reshape(value.shape)
         self.request.set_tensor(name, ov.Tensor(array, shared_memory=True))
         self._current[name] = array
         return array

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeVar
 
@@ -145,13 +145,11 @@ class _Pieces:
         past: tokens before each.
         tables: blocks of each.
         begins: of their rows, and the end of the last.
-        longest: tokens that the last row of one sees.
     """
 
-    past: list[int]
-    tables: list[NDArray[np.int32]]
-    begins: list[int]
-    longest: int
+    past: list[int] = field(default_factory=list)
+    tables: list[NDArray[np.int32]] = field(default_factory=list)
+    begins: list[int] = field(default_factory=lambda: [0])
 
 
 class _Tables:
@@ -167,8 +165,7 @@ class _Tables:
 
     @functools.cached_property
     def _pieces(self) -> _Pieces:
-        size, native, longest = self._block_size, self._native, 1
-        found = _Pieces([], [], [0], longest)
+        size, native, found = self._block_size, self._native, _Pieces()
         for rows, first in zip(self._batch, self._begins, strict=False):
             length, new, table = rows.past, len(rows.tokens), self._table(rows)
             for begin, end in _pieces(length, new, size) if native else row_pieces(new, self._apart):
@@ -176,8 +173,7 @@ class _Tables:
                 found.tables.append(table[skipped : -(-(length + end) // size)])
                 found.past.append(length + begin - skipped * size)
                 found.begins.append(first + end)
-                longest = max(longest, found.past[-1] + end - begin)
-        return replace(found, longest=longest)
+        return found
 
     def _table(self, rows: Rows) -> NDArray[np.int32]:
         return rows.sequence.table[: -(-rows.context // self._block_size)]
@@ -207,7 +203,8 @@ class _Tables:
         return _begins(self._pieces.tables)
 
     def max_context_len(self) -> NDArray[np.int32]:
-        return np.array(self._pieces.longest, np.int32)
+        pieces = zip(self._pieces.past, itertools.pairwise(self._pieces.begins), strict=True)
+        return np.array(max(past + end - begin for past, (begin, end) in pieces), np.int32)
 
     def sampled(self) -> NDArray[np.int64]:
         return _last_rows(self._begins, [rows.sampled for rows in self._batch])
@@ -237,9 +234,6 @@ class _Tables:
     def verify_block_indices_begins(self) -> NDArray[np.int32]:
         return _begins(self._selected())
 
-    def verify_budgets(self) -> NDArray[np.int32]:
-        return _i32([rows.budget for rows in self._batch])
-
     def rope_lengths(self) -> NDArray[np.int32]:
         lengths = _i32([max(rows.text_length, rows.context) for rows in self._batch])
         return np.repeat(lengths, [len(rows.tokens) for rows in self._batch])
@@ -251,6 +245,7 @@ class _Tables:
     def slot_mapping(self) -> NDArray[np.int32]:
         return _joined([slots(r.sequence.table, r.past, r.context, self._block_size) for r in self._batch])
 
+    @functools.cached_property
     def masks(self) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
         return _tree_masks(self._batch)
 
@@ -272,12 +267,11 @@ _OF_ALL: _Makers = {
     "verify_past_lens": _Tables.verify_past_lens,
     "verify_block_indices": _Tables.verify_block_indices,
     "verify_block_indices_begins": _Tables.verify_block_indices_begins,
-    "verify_budgets": _Tables.verify_budgets,
     ROPE_LENGTHS: _Tables.rope_lengths,
     FEATURES: _Tables.features,
 }
 _NATIVE: _Makers = {**_OF_ALL, SLOT_MAPPING: _Tables.slot_mapping}
-_STOCK: _Makers = {**_OF_ALL, QQ_BIAS: lambda t: t.masks()[0], QQ_BIAS_BEGINS: lambda t: t.masks()[1]}
+_STOCK: _Makers = {**_OF_ALL, QQ_BIAS: lambda t: t.masks[0], QQ_BIAS_BEGINS: lambda t: t.masks[1]}
 
 
 def slots(table: NDArray[np.int32], begin: int, end: int, block_size: int) -> NDArray[np.int32]:

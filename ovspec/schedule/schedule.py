@@ -103,7 +103,7 @@ class Schedule(ABC):
         return 0.0
 
     def observe(self, outcome: StepOutcome) -> None:
-        """Called once after each step."""
+        """Called once after each step, but where a grammar wrote a draft."""
         return
 
     def begin(self) -> None:

@@ -30,7 +30,9 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec_models import demo_pair_path
 from ovspec_models.shapes import ModelShape, get_shape
+from ovspec_models.sparse_verify import SparseVerify
 from ovspec_models.synthetic import build_model
+from ovspec_transforms import Selection
 
 LAYERS, PROMPT = 4, 40
 SMALL = {
@@ -70,13 +72,15 @@ def without(model: ov.Model, layers: Collection[int]) -> ov.Model:
 
 
 @functools.cache
-def made(name: str, attention: Attention, skips: bool, left_out: tuple[int, ...] = ()) -> ModelRunner:
+def made(
+    name: str, attention: Attention, skips: bool, left_out: tuple[int, ...] = (), rule: str = ""
+) -> ModelRunner:
     model = without(build_model(SHAPES[name], "fp32", seed=3), left_out)
     backends = Backends.resolve(
         model,
         "CPU",
         F32,
-        AttentionConfig(attention),
+        AttentionConfig(attention, True, None, Selection(rule)) if rule else AttentionConfig(attention),
         ExpertConfig(attention, optional=True),
         boundaries=() if skips else (LAYERS,),
         skips_layers=skips,
@@ -182,6 +186,19 @@ def test_a_layer_that_adds_nothing_is_chosen_and_its_drafts_are_accepted(attenti
     for request in requests:
         assert request.metrics.accepted_lengths[:-1] == [4] * 15
     assert target.blocks.usage == 0.0
+
+
+@pytest.mark.parametrize(("rule", "layers"), [("mass", (0, 1, 3)), ("paper", (0, 1, 2))], ids=str)
+def test_layers_of_sparse_drafts(rule: str, layers: tuple[int, ...]) -> None:
+    """By the paper's rule the first three select for those after them, and stay."""
+    target = made("qwen3", "native", True, (2,), rule)
+    drafter = LayerSkipDrafter(target, 1 / LAYERS, SparseVerify(budget=64))
+    config = updated(GenerationConfig(), {"max_new_tokens": 80, "num_assistant_tokens": 4})
+    prompt = np.random.default_rng(1).integers(0, 160, 400).tolist()
+    drafted, plain = (Request("0", prompt, resolve(config, (), has_draft=True)) for _ in range(2))
+    found = LLMEngine(target, drafter, "dense", 64).generate([drafted])
+    assert drafter.layers == layers and sum(drafted.metrics.accepted_lengths) > 0
+    assert found == LLMEngine(target, None, "dense", 64).generate([plain])
 
 
 @pytest.mark.parametrize("name", by_tier(NAMES, ["demo"]))

@@ -120,15 +120,19 @@ def test_a_draft_that_is_not_a_number_costs_no_answer(tree: dict[str, Any], samp
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
-    """Passes of a runner fail that a test names by their rows, before they are computed or after."""
+    """Passes of a runner fail that a test names, before they are computed or after.
+
+    By their rows, and by how many passes of several sequences there have been.
+    """
 
     def breaks(runner: ModelRunner, fails: Callable[[int, Sequence[Rows]], bool], late: bool) -> list[int]:
-        forward, failed, count = runner.forward, list[int](), [0]
+        forward, failed, shared = runner.forward, list[int](), 0
 
         def failing(batch: Sequence[Rows]) -> Any:
-            count[0] += 1
+            nonlocal shared
+            shared += len(batch) > 1
             result = forward(batch) if late else None
-            if fails(count[0], batch):
+            if fails(shared, batch):
                 failed.append(len(batch))
                 raise MemoryError("no room")
             return forward(batch) if result is None else result

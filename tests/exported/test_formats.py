@@ -75,7 +75,7 @@ def matrices(xml: Path) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for node in ov.Core().read_model(xml).get_ops():
         shape = list(node.get_output_shape(0)) if node.get_type_name() == "Constant" else []
-        if len(shape) >= 2 and shape[-1] > 1:
+        if sum(size > 1 for size in shape) > 1:  # weights of a norm are [1, 1, size]
             counts[node.get_element_type().get_type_name()] += 1
     return dict(counts)
 

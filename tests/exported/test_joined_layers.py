@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,14 +105,18 @@ def test_layers_whose_caches_openvino_writes_stay_nodes(
 
 
 def logits(name: str, folder: Path, sparse: bool, prompt: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Of a prompt in two chunks, and of verified rows behind it, beside another sequence."""
+    """Of a prompt in two chunks, and of verified rows behind it, beside another sequence, with all limits."""
     runner = ModelRunner(folder, backends=backends(name, folder, sparse))
     sequences = CachedSequence(), CachedSequence()
     found = [runner.forward([Rows(sequences[0], prompt[:60], sampled=60)]).logits.copy()]
     rows = [Rows(sequences[0], prompt[60:140], sampled=9), Rows(sequences[1], prompt[:40], sampled=2)]
     found.append(runner.forward(rows).logits.copy())
     rows = [Rows(sequences[0], prompt[140:144], sampled=4), Rows(sequences[1], prompt[40:43], sampled=3)]
-    found.append(runner.forward(rows).logits.copy())
+    if sparse:
+        rows = [replace(one, budget=3, limits_experts=True, limits_channels=True) for one in rows]
+    result = runner.forward(rows)
+    assert (result.blocks_read(0) is not None) == sparse
+    found.append(result.logits.copy())
     return np.concatenate(found)
 
 

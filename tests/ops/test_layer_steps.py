@@ -14,6 +14,8 @@ from ops.compare import assert_close
 from ops.experts import Experts, route
 from ops.mlps import PARTS, Mlp
 from ops.passes import OpsPass, evaluate
+from ops.test_key_summary import UNTOUCHED, check_summaries, inputs_of
+from ops.test_key_summary import sizes as summary_sizes
 
 from ovspec_ops.decoder_layers.reference import VERSION, decoder_layers
 from ovspec_ops.key_summary.reference import summarise
@@ -127,6 +129,23 @@ def test_experts(isa: str) -> None:
     as_step(
         "ExpertBudget", "expert_budget", ["i32[?,2]", "2"], [*routing, *tables], {"experts": 6, "layer": 1}
     )
+
+
+def test_key_summary(isa: str) -> None:
+    case = OpsPass([(150, 3, True), (40, 4, True)])
+    tensors, summary = inputs_of(case)
+    arrays = [tensor.data for tensor in tensors.values()]
+    program = f"{VERSION}\ninput k a:{arrays[1].shape[1]} s p b i t\n"
+    program += f"o:i32[1] = key_summary k a s p b i t kv_heads={case.kv_heads} k_size={case.k_size}\noutput o"
+    named = dict(zip("kaspbit", tensors.values(), strict=True))
+    evaluate("DecoderLayers", named, {"program": program})
+    by_step = summary.copy()
+    summary[...] = UNTOUCHED
+    decoder_layers(program, arrays)
+    check_summaries(summary, by_step, case.k_size)
+    summary[...] = UNTOUCHED
+    evaluate("KeySummary", tensors, summary_sizes(case))
+    np.testing.assert_array_equal(by_step, summary)
 
 
 def test_block_select(isa: str) -> None:

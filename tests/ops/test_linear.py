@@ -30,11 +30,7 @@ TOPS = {"u8": 256, "u4": 16}
 INTEGERS = (("u8", 1), ("u8", 4), ("u8", 16), ("u4", 4), ("u4", 8))
 # Format, groups of 256 inputs and row bits of every arithmetic.
 FORMS = [
-    *(
-        (fmt, groups, bits)
-        for fmt, groups in (("u8", 1), ("u8", 4), ("u8", 16), ("u4", 4), ("u4", 8))
-        for bits in (8, 16, 32)
-    ),
+    *((fmt, groups, bits) for fmt, groups in INTEGERS for bits in (8, 16, 32)),
     *((fmt, 1, 32) for fmt in NUMBERS),
     ("bf16", 1, 16),
 ]
@@ -190,9 +186,9 @@ def test_any_split_of_the_rows_gives_the_same_bits(isa: str, seed: int) -> None:
     """Shapes, formats and splits at random; prompts of up to 700 rows beside passes of few."""
     rng = np.random.default_rng(seed)
     fmt, groups, row_bits = FORMS[rng.integers(len(FORMS))]
-    inputs = 8 * groups * int(rng.integers(1, 60)) if fmt == "u4" else int(rng.integers(1, 900))
+    inputs = 8 * groups * int(rng.integers(1, 60)) if groups > 1 else int(rng.integers(1, 900))
     sizes = tuple(int(size) for size in rng.integers(1, 150, rng.integers(1, 4)))
-    layers = Layers(inputs, sizes, fmt, groups if fmt == "u4" else 1, row_bits, seed)
+    layers = Layers(inputs, sizes, fmt, groups, row_bits, seed)
     hidden = layers.rows(int(rng.integers(300, 700)), seed)
     order = rng.permutation(len(hidden))
     together = layers.run(hidden)
@@ -244,10 +240,11 @@ def test_no_rows(isa: str) -> None:
 
 
 @both_roundings
+@pytest.mark.parametrize("fmt", TOPS)
 @pytest.mark.parametrize("group", [8, 24, 40, 168])
-def test_groups_of_any_size(isa: str, group: int, row_bits: int) -> None:
+def test_groups_of_any_size(isa: str, group: int, fmt: str, row_bits: int) -> None:
     """Less than a tile, and no multiple of what shares a scale."""
-    check(Layers(10 * group, (50,), "u4", 10, row_bits), 33)
+    check(Layers(10 * group, (50,), fmt, 10, row_bits), 33)
 
 
 @both_roundings

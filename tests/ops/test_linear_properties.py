@@ -37,7 +37,7 @@ def test_random_layers(
     seed: int,
 ) -> None:
     """Zero points at random, or all at a share of the largest integer; half of it makes integers signed."""
-    if fmt != "u4":
+    if fmt not in TOPS:
         groups = 1
     if groups > 1:
         inputs = groups * group

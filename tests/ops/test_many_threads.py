@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ops.experts import Experts, route
 from ops.mlps import Mlp
 from ops.passes import OpsPass, attention_tensors, evaluate
+from ops.test_decoder_layers import SIZES
+from ops.test_decoder_layers import Layers as DecoderLayers
 from ops.test_gated_mlp import rows_of
 from ops.test_gated_mlp import tensors_of as mlp_tensors
 from ops.test_linear import Layers
@@ -50,6 +52,11 @@ def experts() -> Load:
     )
 
 
+def layers() -> Load:
+    made = DecoderLayers(SIZES[3], rows=5)
+    return "DecoderLayers", made.tensors, {"program": made.program}
+
+
 LOADS: dict[str, Callable[[], Load]] = {
     "a layer of 1,024 outputs, 5 rows": lambda: linear(1024, 1024, 5),
     "a layer of 1,024 outputs, a prompt": lambda: linear(256, 1024, 200),
@@ -61,6 +68,7 @@ LOADS: dict[str, Callable[[], Load]] = {
     "a prompt": lambda: attention(1, 100, 400, kv_heads=1),
     "gated MLP": gated_mlp,
     "experts": experts,
+    "decoder layers": layers,
 }  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def test_what_the_graph_can_not_do_is_refused(make_pipeline: Callable[..., LLMPi
             dense.verify = mode
     assert dense.verify == "dense" and not dense.drafts
     sparse = make_pipeline(verify=TIGHT)
-    with pytest.raises(ValueError, match=r"anchor_layers=\(0, 3\).* selects by .*make another LLMPipeline"):
+    with pytest.raises(ValueError, match=r"anchor_layers=\[0, 3\]: with rule='mass' every layer selects"):
         sparse.verify = SparseVerify(budget=64, anchor_layers=(0, 3))
     with pytest.raises(ValueError, match="verify='sparser': expected"):
         sparse.verify = "sparser"

@@ -13,7 +13,6 @@ from ovspec_transforms import QQ_BIAS, QQ_BIAS_BEGINS, SLOT_MAPPING, VERIFY_TABL
 
 OF_NATIVE = {VERIFY_TABLES, SLOT_MAPPING, "written_begins"}
 OF_SELECTION = {
-    "verify_budgets",
     "verify_past_lens",
     "verify_block_indices",
     "verify_block_indices_begins",

@@ -18,7 +18,7 @@ from ovspec_ops.linear.layout import packed_shape
 from ovspec_ops.linear.reference import linear
 from ovspec_ops.moe.reference import dequantise as dequantise_experts
 from ovspec_ops.moe.reference import expert_budget, sparse_moe
-from ovspec_ops.verify_attention.reference import verify_attention
+from ovspec_ops.verify_attention.reference import softmax, verify_attention
 from ovspec_ops.verify_attention.tables import unpack_tables
 
 VERSION = "ovspec layers 1"
@@ -122,15 +122,8 @@ def scale(operands: Sequence[Array], settings: Settings, widths: Widths) -> list
 def of_values(
     function: Callable[[Array], Array],
 ) -> Callable[[Sequence[Array], Settings, Widths], list[Array]]:
-    """A step that computes each value by itself."""
+    """A step of rows whose function needs nothing else."""
     return lambda operands, settings, widths: [function(operands[0].astype(np.float64))]
-
-
-def softmax(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
-    """e^x / its sum over a row."""
-    x = operands[0].astype(np.float64)
-    powers = np.exp(x - x.max(axis=1, keepdims=True))
-    return [powers / powers.sum(axis=1, keepdims=True)]
 
 
 def normalize(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
@@ -229,9 +222,7 @@ def experts(operands: Sequence[Array], settings: Settings, widths: Widths) -> li
 
 def silu_multiply(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
     """silu(a) * b."""
-    a = operands[0].astype(np.float64)
-    with np.errstate(over="ignore"):
-        return [a / (1 + np.exp(-a)) * operands[1]]
+    return [activate(operands[0].astype(np.float64), "silu") * operands[1]]
 
 
 STEPS: dict[str, StepOf] = {
@@ -253,7 +244,7 @@ STEPS: dict[str, StepOf] = {
     "tanh": of_values(np.tanh),
     "silu_multiply": silu_multiply,
     "gated_mlp": feed_forward,
-    "softmax": softmax,
+    "softmax": of_values(softmax),
     "top_k": top_k,
     "normalize": normalize,
     "expert_budget": limit_experts,

@@ -38,16 +38,11 @@ def join_layers(model: ov.Model) -> PassReport:
     Args:
         model: behind all other passes, and changed in place.
     """
-    stretches, changed = _stretches(model), list[str]()
-    outputs = {(node.get_name(), o.get_index()): o for node in model.get_ops() for o in node.outputs()}
-    if any(step.name == "attention" for steps in stretches for step in steps):
-        if any(isinstance(read, Cache) for steps in stretches for step in steps for read in step.reads):
-            table = add_parameter(model, CACHE_TABLE, [-1], ov.Type.u8)
-            outputs[CACHE_TABLE, 0] = table.output(0)
-        for steps in stretches:
-            # An operation costs more than the few small nodes between two others.
-            if any(step.name in _HEAVY for step in steps):
-                changed += _replace(model, steps, outputs)
+    found, changed = _stretches(model), list[str]()
+    if any(step.name == "attention" for steps in found for step in steps):
+        # An operation costs more than the few small nodes between two others.
+        stretches = [steps for steps in found if any(step.name in _HEAVY for step in steps)]
+        changed = _replace(model, stretches)
     model.validate_nodes_and_infer_types()
     return PassReport("JoinLayers", tuple(changed))
 
@@ -82,19 +77,31 @@ def _reads_the_pass(step: Step, of_pass: Container[tuple[str, int]]) -> bool:
     return all((rows.node, rows.index) in of_pass for rows in every)
 
 
-def _replace(model: ov.Model, steps: list[Step], outputs: Outputs) -> list[str]:
-    """Put one operation in the place of steps; their nodes.
+def _replace(model: ov.Model, stretches: list[list[Step]]) -> list[str]:
+    """Put one operation in the place of the steps of each stretch; their nodes."""
+    outputs = {(node.get_name(), o.get_index()): o for node in model.get_ops() for o in node.outputs()}
+    if any(isinstance(read, Cache) for steps in stretches for step in steps for read in step.reads):
+        outputs[CACHE_TABLE, 0] = add_parameter(model, CACHE_TABLE, [-1], ov.Type.u8).output(0)
+    needed, wanted = _needed(model, stretches, outputs)
+    memory, changed = WeightMemory(), list[str]()
+    for every in stretches:
+        if steps := [step for step in every if step.node in needed]:
+            results = [made for step in steps for made in step.outputs if (made.node, made.index) in wanted]
+            _replace_stretch(steps, results, outputs, memory)
+            changed += [step.node for step in steps]
+    return changed
+
+
+def _replace_stretch(
+    steps: list[Step], results: Sequence[Rows | Port], outputs: Outputs, memory: WeightMemory
+) -> None:
+    """Put one operation in the place of steps.
 
     Args:
+        results: what others read of what they compute.
         outputs: those of the operation take the place of the steps'.
     """
-    own = {step.node for step in steps}
-    wanted = _wanted(model, own)
-    results = [made for step in steps for made in step.outputs if (made.node, made.index) in wanted]
-    steps = _needed(steps, results)
-    if not steps:
-        return []
-    operation = _Program(steps, outputs).operation(results)
+    operation = _Program(steps, outputs, memory).operation(results)
     operation.set_friendly_name(f"{steps[0].node}/{DECODER_LAYERS}")
     for index, made in enumerate(results):
         output, new = outputs[made.node, made.index], operation.output(index)
@@ -107,46 +114,44 @@ def _replace(model: ov.Model, steps: list[Step], outputs: Outputs) -> list[str]:
             new = ops.convert(new, output.get_element_type()).output(0)
         new.add_names(output.get_names())
         let_read(output, new)
-    return [step.node for step in steps]
 
 
-def _wanted(model: ov.Model, own: set[str]) -> set[tuple[str, int]]:
-    """Outputs of the nodes `own` that other nodes need for the model's results."""
-    found, seen = set[tuple[str, int]](), set[str]()
-    pending = list(model.get_results())
+def _needed(
+    model: ov.Model, stretches: list[list[Step]], outputs: Outputs
+) -> tuple[set[str], set[tuple[str, int]]]:
+    """What leads to the model's results: nodes, and the outputs of steps that others than their stretch read.
+
+    A step reads what stands in it, not what the nodes of its pattern read.
+    """
+    of_node = {step.node: (number, step) for number, steps in enumerate(stretches) for step in steps}
+    seen, wanted = set[str](), set[tuple[str, int]]()
+    pending: list[ov.Node] = list(model.get_results())
     while pending:
         node = pending.pop()
         if node.get_name() in seen:
             continue
         seen.add(node.get_name())
-        for port in node.inputs():
-            output = port.get_source_output()
-            if output.get_node().get_name() in own:
-                found.add((output.get_node().get_name(), output.get_index()))
-            else:
-                pending.append(output.get_node())
-    return found
-
-
-def _needed(steps: list[Step], results: Sequence[Rows | Port]) -> list[Step]:
-    """The steps that lead to some results, in their order."""
-    wanted, found = set(results), list[Step]()
-    for step in reversed(steps):
-        if wanted.intersection(step.outputs):
-            found.append(step)
-            wanted.update(step.reads)
-    return found[::-1]
+        number, step = of_node.get(node.get_name(), (None, None))
+        if step is None:
+            sources = [port.get_source_output() for port in node.inputs()]
+        else:
+            sources = [outputs[read.node, read.index] for read in step.reads]
+        for source in sources:
+            before = source.get_node()
+            if before.get_name() in of_node and of_node[before.get_name()][0] != number:
+                wanted.add((before.get_name(), source.get_index()))
+            pending.append(before)
+    return seen, wanted
 
 
 class _Program:
     """The text of steps, and the inputs that they read."""
 
-    def __init__(self, steps: list[Step], outputs: Outputs) -> None:
+    def __init__(self, steps: list[Step], outputs: Outputs, memory: WeightMemory) -> None:
         self._outputs = outputs
         self._made = {made for step in steps for made in step.outputs}
         self._names: dict[Rows | Port, str] = {}
         self._inputs: dict[str, ov.Output] = {}
-        memory = WeightMemory()
         steps = [_in_slabs(step, memory) for step in steps]
         operands = (operand for step in steps for operand in step.operands)
         self._weights = _Weights(operand for operand in operands if isinstance(operand, np.ndarray))

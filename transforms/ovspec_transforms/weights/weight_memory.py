@@ -17,6 +17,7 @@ _LINE = 64
 HUGE_PAGE = 1 << 21  # of the kernel
 _SLAB = 1 << 28  # every slab is an input of an operation, which costs 2 us a pass
 _SLABS = list["weakref.ref[NDArray[np.uint8]]"]()
+_LOCK = Lock()
 
 
 def slab_of(part: NDArray[np.generic]) -> tuple[NDArray[np.uint8], int] | None:
@@ -42,13 +43,12 @@ class WeightMemory:
 
     def __init__(self) -> None:
         self._left = np.zeros(0, np.uint8)
-        self._lock = Lock()
 
     def zeros(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         """u8 of `shape`."""
         count = math.prod(shape)
         lines = -(-count // _LINE) * _LINE
-        with self._lock:
+        with _LOCK:
             if lines > len(self._left):
                 self._left = _slab(max(lines, _SLAB))
             taken, self._left = self._left[:count], self._left[lines:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -63,7 +63,7 @@ def load_runner(
     backend: ExpertBackend = "stock" if name == "portable" else "native"
     attention = AttentionConfig(backend)
     if sparse is not None and sparse.limits_attention:
-        attention = replace(sparse_attention(backend, sparse), coverage=1.0)
+        attention = sparse_attention(backend, sparse)
     experts = expert_config(backend, sparse) if sparse else None
     backends = Backends.resolve(
         model,

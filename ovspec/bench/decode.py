@@ -165,9 +165,7 @@ class DecodeBench:
             commits=len(metrics.raw_metrics.commit_durations),
             density=metrics.get_attention_density(),
             experts_read=metrics.get_experts_read(),
-            selecting_layers=selection.layers
-            if selection and metrics.get_attention_density() < 1.0
-            else None,
+            selecting_layers=selection.layers if selection else None,
         )
 
     def _verify(self, mode: str) -> VerifyMode:

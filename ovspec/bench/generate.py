@@ -31,7 +31,7 @@ class AnswerRecord:
         tokens: of the answer.
         first_s: from the call to the first token.
         decode_s: from there to the last one.
-        passes: of the target behind the first token.
+        passes: of the target behind the first token, without the dense ones that confirm a commit.
         proposed, accepted: draft tokens; 0 of OpenVINO GenAI, which does not count them.
     """
 

@@ -22,9 +22,9 @@ def plot_generate(report: GenerateReport, path: Path) -> None:
             panel.bar(left, [report.speed(mode, category) for category in categories], width, label=mode)
             continue
         ratios = [report.ratio(mode, base[1], category) for category in categories]
-        below = [max(0.0, ratio.median - ratio.low) for ratio in ratios]
-        above = [max(0.0, ratio.high - ratio.median) for ratio in ratios]
-        heights = [ratio.median for ratio in ratios]
+        below = [max(0.0, ratio.value - ratio.low) for ratio in ratios]
+        above = [max(0.0, ratio.high - ratio.value) for ratio in ratios]
+        heights = [ratio.value for ratio in ratios]
         panel.bar(left, heights, width, yerr=(below, above), label=mode, error_kw={"elinewidth": 0.8})
     panel.set_xticks(range(len(categories)), categories)
     panel.set_ylabel("tokens/s behind the first token" if base is None else f"speed by that of {base[0]}")

@@ -12,11 +12,10 @@ from rich.table import Table
 
 from ovspec.bench.generate import FRESH_TOKENS, AnswerRecord, GenerateResult, ModeRecord
 from ovspec.bench.generate_modes import GENAI_PLAIN, PLAIN
-from ovspec.bench.rounds import Interval
+from ovspec.eval.interval import Interval
 from ovspec.eval.machine import machine, versions
 from ovspec.eval.tables import table_of
 
-_RESAMPLES = 2000
 _MEAN = "mean"
 
 
@@ -50,18 +49,12 @@ class GenerateReport:
     def ratio(self, mode: str, base: Sequence[str], category: str) -> Interval:
         """Speed by that of the fastest mode of `base`; the interval is of resampled prompts."""
         other = max(base, key=lambda name: self.speed(name, category))
-        (tokens, seconds), (their_tokens, their_seconds) = (
-            self._totals(name, category) for name in (mode, other)
-        )
-        rng = np.random.default_rng(0)
-        picks = rng.integers(0, len(tokens), (_RESAMPLES, len(tokens)))
 
-        def by(chosen: Any) -> Any:
-            ours, theirs = tokens[chosen].sum(-1), np.maximum(their_tokens[chosen].sum(-1), 1.0)
-            return ours / np.maximum(seconds[chosen].sum(-1), 1e-9) * their_seconds[chosen].sum(-1) / theirs
+        def by(tokens: Any, seconds: Any, their_tokens: Any, their_seconds: Any) -> Any:
+            theirs = their_seconds.sum(-1) / np.maximum(their_tokens.sum(-1), 1.0)
+            return tokens.sum(-1) / np.maximum(seconds.sum(-1), 1e-9) * theirs
 
-        low, high = np.percentile(by(picks), [2.5, 97.5])
-        return Interval(float(by(slice(None))), float(low), float(high))
+        return Interval.bootstrap(by, *self._totals(mode, category), *self._totals(other, category))
 
     def same(self, mode: str) -> tuple[int, int] | None:
         """Answers that are plain decoding's, and all; `None` where nothing decoded plainly."""
@@ -129,8 +122,7 @@ class GenerateReport:
         rows = []
         for mode in self.modes:
             found = [self.ratio(mode, base, category) for category in self.categories]
-            cells = [f"{r.median:.2f} ({r.low:.2f}-{r.high:.2f})" for r in found]
-            rows.append([mode, *cells, f"{fmean(r.median for r in found):.2f}"])
+            rows.append([mode, *map(_shown, found), f"{fmean(r.value for r in found):.2f}"])
         title = f"speed by that of {name} (95% intervals over prompts)"
         return table_of(title, ("mode", *self.categories, _MEAN), rows)
 
@@ -189,6 +181,12 @@ _COLUMNS = (
     *("mode", "first token\nms", f"fresh {FRESH_TOKENS}\ntokens/s", "steady\ntokens/s", "fresh/\nsteady"),
     *("tokens\na pass", "accepted", "same as\nplain"),
 )
+
+
+def _shown(ratio: Interval) -> str:
+    """A ratio with its interval, which one prompt alone does not give."""
+    interval = f" ({ratio.low:.2f}-{ratio.high:.2f})" if ratio.low < ratio.high else ""
+    return f"{ratio.value:.2f}{interval}"
 
 
 def _speed(answer: AnswerRecord) -> float:

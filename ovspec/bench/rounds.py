@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
-import numpy as np
-
 from ovspec.bench.source import ModelSource
 
 T = TypeVar("T")
-_RESAMPLES = 4000
-_CONFIDENCE = 95
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +24,6 @@ class Spread:
     def of(cls, values: Sequence[float]) -> Spread:
         """The spread of some values."""
         return cls(median(values), min(values), max(values))
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Median of ratios with its 95% confidence interval."""
-
-    median: float
-    low: float
-    high: float
-
-
-def bootstrap(ratios: list[float]) -> Interval:
-    """Median of paired ratios and its bootstrap interval over the rounds, with a fixed seed."""
-    rng, values = np.random.default_rng(0), np.array(ratios)
-    medians = np.median(rng.choice(values, (_RESAMPLES, len(values))), axis=1)
-    margin = (100 - _CONFIDENCE) / 2
-    low, high = np.percentile(medians, [margin, 100 - margin])
-    return Interval(float(np.median(values)), float(low), float(high))
 
 
 def rotated(settings: Sequence[T], turn: int) -> list[T]:

@@ -13,12 +13,13 @@ from openvino_genai import GenerationConfig
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.backends import load_runner, random_context
-from ovspec.bench.rounds import Interval, bootstrap, check_at_least, check_names, rotated
+from ovspec.bench.rounds import check_at_least, check_names, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
+from ovspec.eval.interval import Interval
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.inputs import encode
 from ovspec.generation.metrics import RawPerfMetrics
@@ -72,9 +73,9 @@ class WorkloadRecord:
         return max(fixed, key=lambda setting: median(self.tokens_per_second[setting]))
 
     def ratio(self, setting: str, baseline: str) -> Interval:
-        """Tokens per second over those of another setting in the same round."""
+        """Median of the tokens per second over those of another setting in the same round."""
         pairs = zip(self.tokens_per_second[setting], self.tokens_per_second[baseline], strict=True)
-        return bootstrap([ours / theirs for ours, theirs in pairs])
+        return Interval.of_median([ours / theirs for ours, theirs in pairs])
 
 
 @dataclass(frozen=True, slots=True)

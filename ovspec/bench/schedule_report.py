@@ -85,7 +85,7 @@ class ScheduleReport:
             ]
             for baseline in (record.best, "0"):
                 ratio = record.ratio("auto", baseline)
-                cells.append(f"{ratio.median:.3f}\n({ratio.low:.3f}-{ratio.high:.3f})")
+                cells.append(f"{ratio.value:.3f}\n({ratio.low:.3f}-{ratio.high:.3f})")
             rows.append([workload, *cells, f"{mean(record.auto_lengths):.1f}"])
         title = f"tokens per second, median of {rounds} rounds; ratios with their 95% interval"
         return table_of(title, names, rows)

@@ -26,7 +26,7 @@ class Observer(Protocol):
     """Observes every verification pass."""
 
     def observe(self, result: PassResult) -> None:
-        """Read outputs of the runner's last pass."""
+        """Read the outputs of a pass."""
 
 
 def observe(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from ovspec.cli.bench_options import check_outputs
@@ -26,7 +24,7 @@ def demo(embedded: bool, max_new_tokens: int, json_path: str | None) -> int:
     """
     check_outputs(json_path)
     run = run_embedded if embedded else run_real
-    differing = run(max_new_tokens, None if json_path is None else Path(json_path))
+    differing = run(max_new_tokens, json_path)
     if differing:
         click.echo(f"ovspec: error: the {differing[0]} text differs from the plain text", err=True)
         return 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import click
@@ -82,9 +81,9 @@ MODES = (
 )
 
 
-def run_embedded(max_new_tokens: int, json_path: Path | None) -> list[str]:
+def run_embedded(max_new_tokens: int, json_path: str | None) -> list[str]:
     """Show every mode; those that are lossless and whose text differs from the plain one."""
-    as_json = json_path == Path("-")
+    as_json = json_path == "-"
     prompt = files("ovspec.cli").joinpath("demo_prompt.txt").read_text(encoding="utf-8").rstrip("\n")
     results: dict[str, DecodedResults] = {}
     for mode in MODES:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ovspec.cli.interrupts import ending_at_once
 from ovspec.cli.option_forms import PATH, default_option, typed_option
+from ovspec.cli.output import say, warn
 from ovspec_models import export_model
 from ovspec_models.heads import HEAD_KINDS, add_head, check_target, open_head
 from ovspec_models.new_folder import check_new_folder, remove_unfinished
@@ -20,8 +21,8 @@ from ovspec_models.sources.gguf_file import is_gguf
 from ovspec_models.sources.gguf_folder import export_gguf
 from ovspec_models.sources.hub import HubName, fetch
 
-# Formats in which heads are written, of those that models have.
 _TASK = "text-generation-with-past"
+# Formats in which heads are written, of those that models have.
 _OF_HEADS = {"int4": "int8", "bf16": "fp16"}
 
 
@@ -86,7 +87,7 @@ def export(out: Path, model: str, sparse_moe: bool, sparse_ffn: bool, **options:
         given = {"sparse_moe": sparse_moe, "sparse_ffn": sparse_ffn, **options}
         check_taken(given, model)
         check_new_folder(out)
-        export_gguf(file, out, told, warn)
+        export_gguf(file, out, say, warn)
         click.echo(f"exported to {out}; try: ovspec generate -m {out} -p 'Once upon a time'")
         return
     wanted = {"sparse_moe": sparse_moe, "sparse_ffn": sparse_ffn}
@@ -113,7 +114,7 @@ def gguf_file(model: str) -> Path | None:
     path = Path(model).expanduser()
     name = None if path.exists() else HubName.of(model)
     if name is not None and name.file is not None:
-        path = fetch(name, told)
+        path = fetch(name, say)
     return path if is_gguf(path) else None
 
 
@@ -125,16 +126,6 @@ def check_taken(options: dict[str, Any], model: str) -> None:
                 f"--{name.replace('_', '-')} is for checkpoints, and {model} is a GGUF file, whose weights "
                 "are taken as they are: leave it out"
             )
-
-
-def told(step: str) -> None:
-    """Print a step to standard error."""
-    click.echo(f"ovspec: {step}", err=True)
-
-
-def warn(line: str) -> None:
-    """Print a warning to standard error."""
-    click.echo(f"ovspec: warning: {line}", err=True)
 
 
 @contextmanager

@@ -173,7 +173,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     return prompt
 
 
-def summary_line(metrics: PerfMetrics, verify: VerifyMode = "dense") -> str:
+def summary_line(metrics: PerfMetrics, verify: VerifyMode) -> str:
     """One line of figures; it says if the output may differ from the model's own, or that all was read."""
     parts = [
         f"{metrics.get_num_generated_tokens()} tokens",

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ovspec.cli.help import Command
+from ovspec.cli.output import say, warn
 from ovspec_models.sources import model_folder
 
 PATH = click.Path(path_type=Path)
@@ -28,11 +29,7 @@ MODEL = _Model()
 
 def given_model(model: str) -> Path:
     """The folder of a model that is given by its folder, GGUF file or name; what it takes goes to stderr."""
-    return model_folder(
-        model,
-        report=lambda step: click.echo(f"ovspec: {step}", err=True),
-        warn=lambda line: click.echo(f"ovspec: warning: {line}", err=True),
-    )
+    return model_folder(model, report=say, warn=warn)
 
 
 class _Bounded:

@@ -59,11 +59,9 @@ def show_report(
     notes: Iterable[str] = (),
 ) -> None:
     """Print lines, tables and notes, and write `body` to the file of `--json`; `-` prints that alone."""
+    save_report(body, json_path)
     if json_path == "-":
-        print_json(body)
         return
-    if json_path is not None:
-        save_text(json.dumps(body, indent=2), Path(json_path))
     for line in lines:
         click.echo(line)
     for table in tables:
@@ -72,12 +70,22 @@ def show_report(
         click.echo(line)
 
 
-def save_report(body: Mapping[str, Any], json_path: Path | None) -> None:
+def save_report(body: Mapping[str, Any], json_path: str | None) -> None:
     """Write `body` to the file of `--json`, if one is given; `-` prints it."""
-    if json_path == Path("-"):
+    if json_path == "-":
         print_json(body)
     elif json_path is not None:
-        save_text(json.dumps(body, indent=2), json_path)
+        save_text(json.dumps(body, indent=2), Path(json_path))
+
+
+def say(step: str) -> None:
+    """Print a step of long work to standard error."""
+    click.echo(f"ovspec: {step}", err=True)
+
+
+def warn(line: str) -> None:
+    """Print a warning to standard error."""
+    say(f"warning: {line}")
 
 
 def print_json(body: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ from ovspec.cli.options import (
     verify_from,
     verify_options,
 )
+from ovspec.cli.output import warn
 from ovspec.cli.waiting import loading
 from ovspec.drafters import DrafterChoice
 from ovspec.generation.drafting_settings import ACCEPTANCE_RULES
@@ -169,7 +170,7 @@ def pipeline_from(
         try:
             load_prefix(pipeline, prefix)
         except ValueError as error:
-            click.echo(f"ovspec: warning: --prefix-cache is not used: {error}", err=True)
+            warn(f"--prefix-cache is not used: {error}")
     return pipeline, choice
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.option_forms import COUNT, PATH, Whole, json_flag, typed_option
-from ovspec.cli.output import print_json
+from ovspec.cli.output import print_json, say
 from ovspec.cli.pipeline_options import pipeline_options
 from ovspec.cli.rag_options import RagPipelines, rag_options, store_option
+from ovspec.cli.waiting import terminal_bar
 from ovspec.rag import IndexChoices, IndexProgress, IndexReport, RagResult, index
 from ovspec.rag.embedder import POOLINGS
 
@@ -139,25 +138,18 @@ def figures(result: RagResult) -> list[str]:
 @contextmanager
 def _progress() -> Iterator[Callable[[IndexProgress], None]]:
     """A bar of documents at a terminal; elsewhere a line of standard error now and then."""
-    console = Console(stderr=True)
-    if console.is_interactive:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
-            task = bar.add_task("", total=None)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with terminal_bar(True, *columns) as bar:
+        task = None if bar is None else bar.add_task("", total=None)
+        last = time.monotonic()
 
-            def show(found: IndexProgress) -> None:
+        def show(found: IndexProgress) -> None:
+            nonlocal last
+            if bar is not None and task is not None:
                 text = f"{found.chunks} chunks, documents"
                 bar.update(task, completed=found.documents, total=found.total, description=text)
+            elif time.monotonic() - last >= _EVERY:
+                last = time.monotonic()
+                say(f"{found.documents} of {found.total} documents, {found.chunks} chunks")
 
-            yield show
-        return
-    told = time.monotonic()
-
-    def tell(found: IndexProgress) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _EVERY:
-            told = time.monotonic()
-            text = f"ovspec: {found.documents} of {found.total} documents, {found.chunks} chunks"
-            print(text, file=sys.stderr, flush=True)
-
-    yield tell
+        yield show

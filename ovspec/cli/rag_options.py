@@ -85,6 +85,7 @@ class RagPipelines:
         Raises:
             ValueError: an option of speculative decoding or of sparse reading with the mode "speculative".
         """
+        not_here = _NOT_HERE if mode else f"with --mode speculative {_NOT_HERE}, or add --mode plain"
         mode = mode or options.pop("mode")
         fields = {name: options.pop(name) for name in _SETTINGS}
         settings = RagSettings(**fields, seed=options.pop("rag_seed"))
@@ -93,7 +94,7 @@ class RagPipelines:
         draft = None
         if mode == "speculative":
             if drafter is not None:
-                raise ValueError(f"--drafter {drafter}: {_NOT_HERE}")
+                raise ValueError(f"--drafter {drafter}: {not_here}")
             draft = draft_folder(options["model"], draft_model)
             options["draft_model"] = "none"
         verify = options["verify"]
@@ -101,11 +102,11 @@ class RagPipelines:
         given = {name: value for name, value in options.items() if value is not None}
         if mode == "speculative":
             if choice.verify != "dense":
-                raise ValueError(f"--verify {verify}: {_NOT_HERE}")
+                raise ValueError(f"--verify {verify}: {not_here}")
             if choice.prefill is not None:
-                raise ValueError(f"--prefill sparse: {_NOT_HERE}")
+                raise ValueError(f"--prefill sparse: {not_here}")
             for name, value in given.items():
-                raise ValueError(f"--{name.replace('_', '-')} {value}: {_NOT_HERE}")
+                raise ValueError(f"--{name.replace('_', '-')} {value}: {not_here}")
         return cls(mode, choice, draft, settings, embedding_model, given)
 
     @contextmanager
@@ -122,7 +123,4 @@ class RagPipelines:
             yield SpeculativeRAG(opened, target, drafter, self.settings, embedder)
 
 
-_NOT_HERE = (
-    "with --mode speculative the draft model writes answers and the model reads drafts densely; add --mode "
-    "plain, or leave it out"
-)
+_NOT_HERE = "the draft model writes answers, and the model reads these drafts densely; leave it out"

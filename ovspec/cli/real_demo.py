@@ -1,4 +1,4 @@
-"""`ovspec demo` with SmolLM2: OpenVINO GenAI and the modes of ovspec on the same files, in turn."""
+"""`ovspec demo` with SmolLM2: OpenVINO GenAI and the modes of ovspec on the same files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import click
 import openvino_genai
 
-from ovspec.cli.output import print_table, save_report, with_progress
+from ovspec.cli.output import print_table, save_report, say, warn, with_progress
 from ovspec.eval.tables import table_of
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.verify.commit_verify import CommitVerify
@@ -22,18 +22,15 @@ from ovspec_models.sparse_verify import SparseVerify
 
 _QUESTION = "\n\nRetell the beginning of this story. Quote its own words where you can."
 _WARM_TOKENS = 48
-_LONG, _PROMPTS = (
-    "story",
-    {
-        "question": "Why is the sky blue?",
-        "instructions": "Explain step by step how to make a cup of tea.",
-        "rewriting": (
-            "Correct the mistakes in this text, and repeat it otherwise unchanged: The libary opens at nine "
-            "in the morning. It closes at six in the evning. On Sundays the libary is closed. Books can be "
-            "borrowed for four weeks, and returnd at any time."
-        ),
-    },
-)
+_SHORT = {
+    "question": "Why is the sky blue?",
+    "instructions": "Explain step by step how to make a cup of tea.",
+    "rewriting": (
+        "Correct the mistakes in this text, and repeat it otherwise unchanged: The libary opens at nine in "
+        "the morning. It closes at six in the evning. On Sundays the libary is closed. Books can be "
+        "borrowed for four weeks, and returnd at any time."
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +96,18 @@ class Answer:
     density: float
 
 
-def run_real(max_new_tokens: int, json_path: Path | None) -> list[str]:
+def run_real(max_new_tokens: int, json_path: str | None) -> list[str]:
     """Show every mode; those that are lossless and whose text differs from the plain one."""
-    folder = demo_model_path(
-        report=lambda step: click.echo(f"ovspec: {step}", err=True),
-        warn=lambda line: click.echo(f"ovspec: warning: {line}", err=True),
-    )
+    folder = demo_model_path(report=say, warn=warn)
     story = files("ovspec.cli").joinpath("demo_story.txt").read_text(encoding="utf-8")
-    prompts = {_LONG: story + _QUESTION, **_PROMPTS}
+    prompts = {"story": story + _QUESTION, **_SHORT}
     answers = with_progress(
         len(MODES) * len(prompts), lambda step: measure(folder, prompts, max_new_tokens, step)
     )
     same = {mode.label: _texts(answers, mode.label) == _texts(answers, mode.plain) for mode in MODES}
     records = [asdict(answer) for answer in answers]
     save_report({"answers": records, "same_as_plain": same}, json_path)
-    if json_path != Path("-"):
+    if json_path != "-":
         show(answers, same)
     lossless = (mode for mode in MODES if not mode.genai and not why_lossy(mode.verify))
     return [mode.label for mode in lossless if not same[mode.label]]
@@ -134,8 +128,8 @@ def measure(
             step(f"{mode.label}: {name}")
             if pipeline is None:
                 pipeline = mode.pipeline(folder)
-                # Unmeasured: memory is touched and graphs are compiled by the first answers.
-                pipeline.generate(_PROMPTS["question"], max_new_tokens=_WARM_TOKENS, **mode.options)
+                # Unmeasured: the first answer finds memory that nobody has touched yet.
+                pipeline.generate(_SHORT["question"], max_new_tokens=_WARM_TOKENS, **mode.options)
             result = pipeline.generate([prompt], max_new_tokens=max_new_tokens, **mode.options)
             found = result.perf_metrics
             answers.append(

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from ovspec.pipeline.generation_call import PromptProgress
 from ovspec_models.sources import model_name
@@ -25,7 +32,7 @@ def loading(model: Path, shown: bool = True, told: bool = False) -> Iterator[Non
     """
     name, started = model_name(model), time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with _bar(shown, *columns) as bar:
+    with terminal_bar(shown, *columns) as bar:
         if bar is not None:
             bar.add_task(f"loading {name}", total=None)
         yield
@@ -37,7 +44,7 @@ def loading(model: Path, shown: bool = True, told: bool = False) -> Iterator[Non
 def reading(shown: bool = True) -> Iterator[PromptProgress | None]:
     """A bar of the prompt's tokens that have been read, which goes when all have been; `None` without it."""
     columns = (TextColumn("reading the prompt"), BarColumn(), MofNCompleteColumn(), TextColumn("tokens"))
-    with _bar(shown, *columns) as bar:
+    with terminal_bar(shown, *columns) as bar:
         if bar is None:
             yield None
             return
@@ -52,9 +59,8 @@ def reading(shown: bool = True) -> Iterator[PromptProgress | None]:
 
 
 @contextmanager
-def _bar(
-    shown: bool, *columns: TextColumn | BarColumn | MofNCompleteColumn | TimeElapsedColumn
-) -> Iterator[Progress | None]:
+def terminal_bar(shown: bool, *columns: ProgressColumn) -> Iterator[Progress | None]:
+    """A bar of these columns, if it is to be shown and standard error is a terminal; else `None`."""
     console = Console(stderr=True)
     if not (shown and console.is_interactive):
         yield None

@@ -86,7 +86,7 @@ class SelectionReport:
     """
 
     sparse: SparseVerify
-    selection: SelectionInForce | None
+    selection: SelectionInForce
     layers: list[LayerSelection]
     decisions: list[Decision]
     density: float
@@ -167,6 +167,9 @@ class SelectionEval:
         runner = ModelRunner(self.model, "CPU", attention, properties)
         tokenizer = read_tokenizer(self.model)
         selection = SelectionInForce.of(runner)
+        assert selection is not None
+        assert selection.layers is not None  # native operations say which
+        selecting = selection.layers
         found: list[list[LayerSelection]] = []
         decisions: list[Decision] = []
         read = whole = 0.0
@@ -178,7 +181,7 @@ class SelectionEval:
             runner.prefill(cached, ids[:begin], DEFAULT_MAX_NUM_BATCHED_TOKENS)
             for first in range(begin, len(ids) - self.rows + 1, self.rows):
                 rows = ids[first : first + self.rows]
-                sparse, stats, layers = self._select(runner, cached, rows)
+                sparse, stats, layers = self._select(runner, selecting, cached, rows)
                 cached.rollback(first)
                 dense = runner.forward([Rows(cached, rows, len(rows))]).logits
                 if layers:
@@ -196,7 +199,11 @@ class SelectionEval:
         return SelectionReport(self.sparse, selection, layers, decisions, read / whole, len(found), self.rows)
 
     def _select(
-        self, runner: ModelRunner, cached: CachedSequence, rows: NDArray[np.int64]
+        self,
+        runner: ModelRunner,
+        selecting: Sequence[int],
+        cached: CachedSequence,
+        rows: NDArray[np.int64],
     ) -> tuple[NDArray[np.float32], tuple[float, float], list[LayerSelection]]:
         """Logits of a pass that selects, what it read, and its layers; none where it reads everything."""
         past = cached.length
@@ -206,11 +213,9 @@ class SelectionEval:
         stats = result.stats.attended[0]
         if not (lists >= 0).any():
             return logits, stats, []
-        selection = SelectionInForce.of(runner)
-        assert selection is not None and selection.layers is not None
         queries = np.array(result.output(SELECTING_QUERIES))
         layers = []
-        for number, layer in enumerate(selection.layers):
+        for number, layer in enumerate(selecting):
             keys = keys_of(runner, cached, layer, past)
             query = queries[number].reshape(len(rows), len(keys), -1, keys.shape[-1])
             masses = exact_masses(query, keys, runner.block_size)

@@ -80,7 +80,7 @@ class TeacherForcing:
             limits = verifier.limits(sparse, len(sequence.tokens) + len(draft))
             found = verifier.verify([Draft(sequence, draft, limits)])
             meter.count_pass(found.stats, found.stats.attended)
-            for index, row in enumerate(found.logits[0]):
+            for index, row in enumerate(found.parts[0].logits):
                 yield sequence.processor.process(row, draft[:index])
             sequence.append(rest[: len(draft) + 1])
 

@@ -28,16 +28,16 @@ def check_sizes(chunk_size: int, chunk_overlap: int) -> None:
 
 
 def split(text: str, size: int, overlap: int) -> list[str]:
-    """Pieces of `size` characters at most, without spaces at their ends; none is empty.
+    """Pieces of `size` characters at most, without spaces at their ends; each has something new.
 
     A piece ends at a paragraph, a line, a sentence or a word where its second half has such an end. The next
     one begins at a word among its last `overlap` characters.
     """
-    pieces, begin = [], 0
+    pieces, begin, end = [], 0, 0
     while begin < len(text):
-        end = _end(text, begin, size)
-        if piece := text[begin:end].strip():
-            pieces.append(piece)
+        read, end = end, _end(text, begin, size)
+        if not text[read:end].isspace():
+            pieces.append(text[begin:end].strip())
         if end == len(text):
             break
         begin = _word(text, max(begin + 1, end - overlap), end)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from ovspec.rag.questions import Question, contains
 from ovspec.rag.result import RagResult
@@ -49,7 +48,6 @@ def evaluate(
     rag: SpeculativeRAG,
     questions: Iterable[Question],
     step: Callable[[str], None] = lambda text: None,
-    **options: Any,
 ) -> list[Example]:
     """Answer every question in every way, one way after the other, in turns of their order.
 
@@ -57,24 +55,23 @@ def evaluate(
 
     Args:
         step: called with the question that begins.
-        options: of plain answers, as of `SpeculativeRAG.ask`.
     """
     examples = []
     for turn, question in enumerate(questions):
         step(question.text)
-        examples.append(_answered(rag, question, turn, options))
+        examples.append(_answered(rag, question, turn))
     return examples
 
 
-def _answered(rag: SpeculativeRAG, question: Question, turn: int, options: dict[str, Any]) -> Example:
+def _answered(rag: SpeculativeRAG, question: Question, turn: int) -> Example:
     outcomes: dict[str, Outcome] = {}
     if turn % 2:
-        outcomes[PLAIN] = _outcome(question, rag.ask(question.text, "plain", **options))
+        outcomes[PLAIN] = _outcome(question, rag.ask(question.text, "plain"))
     drafted = rag.drafted(question.text)
     for shared in (False, True) if turn // 2 % 2 else (True, False):
         outcomes[CACHED if shared else SPECULATIVE] = _outcome(question, rag.verified(drafted, shared))
     if not turn % 2:
-        outcomes[PLAIN] = _outcome(question, rag.ask(question.text, "plain", **options))
+        outcomes[PLAIN] = _outcome(question, rag.ask(question.text, "plain"))
     return Example(
         question.text,
         any(contains(found.text, question.answers) for found in drafted.documents),

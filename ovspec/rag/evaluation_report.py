@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 
+from ovspec.eval.interval import Interval
 from ovspec.eval.tables import table_of
 from ovspec.rag.evaluation import CACHED, PLAIN, SPECULATIVE, WAYS, Example
-from ovspec.rag.interval import Figures, Interval
 
 
 class EvaluationReport:
@@ -31,24 +30,29 @@ class EvaluationReport:
 
     def latency(self, way: str) -> Interval:
         """Median milliseconds."""
-        return Interval.of_paired(self._latencies(way), self._latencies(way), _median_of_first)
+        return Interval.of_median(self._latencies(way))
 
     def target_tokens(self, way: str) -> Interval:
         """Mean tokens that the target computed."""
-        return Interval.of_paired(self._tokens(way), self._tokens(way), _mean_of_first)
+        return Interval.of_mean(self._tokens(way))
 
     def accuracy_difference(self, way: str, other: str = PLAIN) -> Interval:
         """Accuracy less that of another way, over the same questions."""
-        ours, theirs = ([float(e.outcomes[name].correct) for e in self.examples] for name in (way, other))
-        return Interval.of_paired(ours, theirs, _mean_difference)
+        pairs = ((e.outcomes[way].correct, e.outcomes[other].correct) for e in self.examples)
+        return Interval.of_mean([float(ours) - float(theirs) for ours, theirs in pairs])
 
     def latency_ratio(self, way: str, other: str = PLAIN) -> Interval:
         """Median ratio of the latencies of a question."""
-        return Interval.of_paired(self._latencies(way), self._latencies(other), _median_ratio)
+        pairs = zip(self._latencies(way), self._latencies(other), strict=True)
+        return Interval.of_median([ours / theirs for ours, theirs in pairs])
 
     def token_ratio(self, way: str, other: str = PLAIN) -> Interval:
         """Mean tokens of the target by those of another way."""
-        return Interval.of_paired(self._tokens(way), self._tokens(other), _ratio_of_means)
+        return Interval.bootstrap(
+            lambda ours, theirs: ours.mean(axis=-1) / theirs.mean(axis=-1),
+            self._tokens(way),
+            self._tokens(other),
+        )
 
     def tables(self) -> list[Table]:
         """The figures of every way, and the comparisons with plain RAG."""
@@ -110,23 +114,3 @@ class EvaluationReport:
 
     def _tokens(self, way: str) -> list[float]:
         return [float(example.outcomes[way].target_tokens) for example in self.examples]
-
-
-def _median_of_first(ours: Figures, theirs: Figures) -> Figures:
-    return np.asarray(np.median(ours, axis=-1))
-
-
-def _mean_of_first(ours: Figures, theirs: Figures) -> Figures:
-    return np.asarray(ours.mean(axis=-1))
-
-
-def _mean_difference(ours: Figures, theirs: Figures) -> Figures:
-    return np.asarray((ours - theirs).mean(axis=-1))
-
-
-def _median_ratio(ours: Figures, theirs: Figures) -> Figures:
-    return np.asarray(np.median(ours / theirs, axis=-1))
-
-
-def _ratio_of_means(ours: Figures, theirs: Figures) -> Figures:
-    return np.asarray(ours.mean(axis=-1) / theirs.mean(axis=-1))

@@ -147,11 +147,6 @@ class Store:
         """The file."""
         return self._database.path
 
-    @property
-    def num_chunks(self) -> int:
-        """Chunks of all documents."""
-        return int(self._database.execute("SELECT count(*) FROM chunks")[0][0])
-
     def documents(self) -> dict[str, str]:
         """The digest of every document by its path."""
         return dict(self._database.execute("SELECT path, digest FROM documents"))

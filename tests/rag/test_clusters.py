@@ -1,4 +1,4 @@
-"""Clusters and subsets, against scikit-learn's and by their definition."""
+"""Clusters and subsets, by their definition."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ def test_clusters_are_a_partition_where_no_row_is_nearer_to_another(
     clusters = k_means(vectors, k, rng)
     assert sorted(index for cluster in clusters for index in cluster) == list(range(rows))
     assert len(clusters) == min(k, len(np.unique(vectors, axis=0))) and all(clusters)
+    means = np.stack([vectors[cluster].mean(axis=0) for cluster in clusters])
+    for own, cluster in enumerate(clusters):
+        distances = np.square(vectors[cluster][:, None] - means).sum(axis=2)
+        assert (distances[:, [own]] <= distances + 1e-4).all()
 
 
 def test_groups_apart_are_found() -> None:

@@ -123,7 +123,7 @@ def test_modes_and_clusters(
     plain = rag.ask(QUESTION, "plain")
     assert plain.answer and not plain.drafts and not plain.why_lossy and plain.chosen is None
     assert "sparse" in SpeculativeRAG(store, sparse, settings=SETTINGS).ask(QUESTION, "plain").why_lossy
-    (found,) = (rag.ask(QUESTION),)
+    found = rag.ask(QUESTION)
     assert sorted(place for cluster in found.clusters for place in cluster) == list(range(4))
     for draft in found.drafts:
         assert all(place in cluster for place, cluster in zip(draft.documents, found.clusters, strict=True))
@@ -163,6 +163,8 @@ def test_commands(tmp_path: Path, store: Path, demo_ir: Path) -> None:
     questions = tmp_path / "questions.jsonl"
     questions.write_text("\n".join(map(json.dumps, lines)))
     evaluate = ["eval", "rag", *common, "--json", tmp_path / "figures.json"]
+    line = one_line(run(*evaluate, questions, "--drafter", "suffix"))
+    assert "--drafter suffix: the draft model writes answers" in line and "--mode" not in line
     table = run(*evaluate, questions)
     assert not table.returncode and "95% interval" in table.stdout and "prefix cached" in table.stdout
     figures = json.loads((tmp_path / "figures.json").read_text())

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 _RESAMPLES = 4000
 _Z = 1.959964  # of a normal distribution, 95% between
-
-Figures = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +30,28 @@ class Interval:
         return cls(share, min(share, float(middle - half)), max(share, float(middle + half)))
 
     @classmethod
-    def of_paired(
-        cls,
-        ours: Sequence[float],
-        theirs: Sequence[float],
-        statistic: Callable[[Figures, Figures], Figures],
-    ) -> Interval:
-        """A statistic of paired figures `[..., examples]`, with its bootstrap interval over the examples."""
-        pairs = np.array([ours, theirs], float)
-        rng = np.random.default_rng(0)
-        drawn = pairs[:, rng.integers(pairs.shape[1], size=(_RESAMPLES, pairs.shape[1]))]
+    def bootstrap(cls, statistic: Callable[..., Any], *figures: Sequence[float]) -> Interval:
+        """A statistic with its bootstrap interval over the examples, with a fixed seed.
+
+        Args:
+            statistic: called with an array `[..., examples]` for each of `figures`; gives `[...]`.
+            figures: one number of every example each; what belongs to one example is drawn together.
+        """
+        values = np.array(figures, np.float64)
+        examples = values.shape[1]
+        drawn = values[:, np.random.default_rng(0).integers(examples, size=(_RESAMPLES, examples))]
         low, high = np.percentile(statistic(*drawn), [2.5, 97.5])
-        return cls(float(statistic(*pairs)), float(low), float(high))
+        return cls(float(statistic(*values)), float(low), float(high))
+
+    @classmethod
+    def of_mean(cls, figures: Sequence[float]) -> Interval:
+        """Their mean."""
+        return cls.bootstrap(lambda drawn: drawn.mean(axis=-1), figures)
+
+    @classmethod
+    def of_median(cls, figures: Sequence[float]) -> Interval:
+        """Their median."""
+        return cls.bootstrap(lambda drawn: np.median(drawn, axis=-1), figures)
 
     def shown(self, form: str) -> str:
         """The estimate and the ends of the interval, each in a format."""

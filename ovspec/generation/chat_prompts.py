@@ -12,6 +12,7 @@ from typing import Any
 import openvino_genai
 from openvino_genai import ChatHistory
 
+from ovspec.errors import InvalidValueError
 from ovspec.generation.inputs import check_texts, encode, templated, tokenized
 from ovspec.generation.split_names import tokenizer_without_marks
 
@@ -67,7 +68,8 @@ class ChatPrompts:
             continues: whether the text ends with the content of the last message, which the answer goes on.
 
         Raises:
-            InvalidValueError: the model has no chat template, or the history no message.
+            InvalidValueError: the model has no chat template, the history no message, or the text not the
+                content that it is to end with.
         """
         if not (self._special_tokens if special_tokens is None else special_tokens):
             messages = history.get_messages()
@@ -81,7 +83,10 @@ class ChatPrompts:
         if not continues:
             return text
         last = str(history.get_messages()[-1]["content"]).strip()
-        return text[: text.rindex(last) + len(last)]
+        before, found, _ = text.rpartition(last)
+        if not found:
+            raise InvalidValueError("the chat template does not show the last message as it is")
+        return before + found
 
     def tokenized(self, text: str) -> list[int]:
         """Token ids of what `templated` gave."""

@@ -11,7 +11,7 @@ from openvino_genai import StructuralTagsConfig, StructuredOutputConfig
 
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.ebnf import lark_of_ebnf
-from ovspec.generation.json_schema import check_ends, spacing
+from ovspec.generation.json_schema import schema_text
 from ovspec.generation.structural_tags import lark_of_tag, tags_of_config
 
 
@@ -40,7 +40,7 @@ class Grammar:
         Raises:
             InvalidValueError: it is no JSON schema, or nothing satisfies it.
         """
-        return cls(grammar_text([("start", "%json " + schema_text(schema, field, spaces))]), field)
+        return cls(_lark(f"%json {schema_text(schema, field, spaces)}"), field)
 
     @classmethod
     def of_regex(cls, regex: object, field: str) -> Grammar:
@@ -54,16 +54,15 @@ class Grammar:
         return cls(LLMatcher.grammar_from_regex(_text(regex, field)), field)
 
     @classmethod
-    def of_choice(cls, choices: object, field: str) -> Grammar:
+    def of_choice(cls, choices: Sequence[str], field: str) -> Grammar:
         """One of several texts.
 
         Raises:
-            InvalidTypeError: it is no list of texts.
+            InvalidValueError: there are none.
         """
-        good = isinstance(choices, Sequence) and not isinstance(choices, str) and len(choices) > 0
-        if not isinstance(choices, Sequence) or not good or not all(isinstance(c, str) for c in choices):
-            raise InvalidTypeError(f"{field}: expected a list of texts, with one at least")
-        return cls(grammar_text([("start", " | ".join(map(json.dumps, choices)))]), field)
+        if not choices:
+            raise InvalidValueError(f"{field}: the list is empty; give one text at least")
+        return cls(_lark(" | ".join(map(json.dumps, choices))), field)
 
     @classmethod
     def of_ebnf(cls, grammar: object, field: str) -> Grammar:
@@ -112,31 +111,9 @@ class Grammar:
         return makers[given[0]](value, prefix + given[0])
 
 
-def grammar_text(rules: Sequence[tuple[str, str]]) -> str:
-    """Rules, the first of them `start`, in llguidance's form."""
-    return "%llguidance {}\n" + "\n".join(f"{name}: {body}" for name, body in rules)
-
-
-def schema_text(schema: object, field: str, spaces: str | None = None) -> str:
-    """A JSON schema as text, with what stands between the parts of JSON.
-
-    Raises:
-        InvalidValueError: it is no JSON schema.
-    """
-    if isinstance(schema, str):
-        try:
-            schema = json.loads(schema)
-        except (ValueError, RecursionError) as error:
-            raise InvalidValueError(f"{field}: it is no JSON ({error}); give a JSON schema") from None
-    if not isinstance(schema, (Mapping, bool)):
-        raise InvalidTypeError(f"{field}: expected a JSON schema, which is an object")
-    if isinstance(schema, bool):
-        schema = {} if schema else {"enum": []}
-    try:
-        check_ends(schema, field)
-        return json.dumps({**schema, "x-guidance": spacing(spaces)})
-    except RecursionError:
-        raise InvalidValueError(f"{field}: the schema is nested too deeply; make it flatter") from None
+def _lark(start: str) -> str:
+    """What an answer is, in llguidance's form."""
+    return f"%llguidance {{}}\nstart: {start}"
 
 
 def _text(value: object, field: str) -> str:

@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from ovspec.errors import InvalidValueError
 
-# Of references: a schema of many that go round in circles is followed no further, and refused by nobody.
-_MOST_LOOKS = 10_000
+# At parts of a schema: one whose references lead to many others again and again is followed no further, and
+# refused by nobody.
+_MOST_LOOKS = 100_000
 
 
-def spacing(pattern: str | None = None) -> dict[str, Any]:
+def schema_of(schema: object, field: str) -> Mapping[str, Any]:
+    """A JSON schema, given as text or as what it is, as an object.
+
+    Raises:
+        InvalidValueError: it is none.
+    """
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise InvalidValueError(f"{field}: it is no JSON ({error}); give a JSON schema") from None
+    if isinstance(schema, bool):
+        return {} if schema else {"enum": []}
+    if not isinstance(schema, Mapping):
+        raise InvalidValueError(f"{field}: expected a JSON schema, which is an object")
+    return schema
+
+
+def schema_text(schema: object, field: str, spaces: str | None = None) -> str:
+    """A JSON schema as text, with what stands between the parts of JSON.
+
+    Raises:
+        InvalidValueError: it is none, or no text of any length satisfies it.
+    """
+    schema = schema_of(schema, field)
+    try:
+        _check_ends(schema, field)
+        return json.dumps({**schema, "x-guidance": _spacing(spaces)})
+    except RecursionError:
+        raise InvalidValueError(f"{field}: the schema is nested too deeply; make it flatter") from None
+
+
+def _spacing(pattern: str | None) -> dict[str, Any]:
     """llguidance's options for the space between the parts of JSON.
 
     One form lets every key be drafted without a model, and a model that is unsure can't write spaces up to
@@ -25,14 +59,10 @@ def spacing(pattern: str | None = None) -> dict[str, Any]:
     return {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
-def check_ends(schema: Mapping[str, Any], field: str) -> None:
+def _check_ends(schema: Mapping[str, Any], field: str) -> None:
     """Refuse a schema whose references require itself without end.
 
     What llguidance finds by itself, contradicting keywords above all, is left to it.
-
-    Raises:
-        InvalidValueError: no text of any length satisfies it.
-        RecursionError: it is nested too deeply.
     """
     if not _Endings(schema).ends(schema):
         raise InvalidValueError(
@@ -52,7 +82,8 @@ class _Endings:
 
     def ends(self, schema: object) -> bool:
         """Whether some text satisfies a part of the schema, as far as references decide it."""
-        if not isinstance(schema, Mapping):
+        self._looked += 1
+        if not isinstance(schema, Mapping) or self._looked > _MOST_LOOKS:
             return True
         reference = schema.get("$ref")
         if isinstance(reference, str) and not self._leads_to_an_end(reference):
@@ -77,8 +108,7 @@ class _Endings:
         return all(self.ends(one) for one in needed)
 
     def _leads_to_an_end(self, reference: str) -> bool:
-        self._looked += 1
-        if reference in self._ending or self._looked > _MOST_LOOKS:
+        if reference in self._ending:
             return True
         if reference in self._open:
             return False

@@ -9,10 +9,11 @@ from typing import Any
 from openvino_genai import StructuralTagsConfig, StructuredOutputConfig
 
 from ovspec.generation.ebnf import lark_of_ebnf
-from ovspec.generation.json_schema import spacing
+from ovspec.generation.json_schema import schema_of, schema_text
+from ovspec_models.shown import shown
 
 Tag = Mapping[str, Any]
-_TEXT = "/(.|\\n)*/"
+_SCHEMA = "structural tag: json_schema"
 
 
 def tags_of_config(config: StructuralTagsConfig) -> Tag:
@@ -110,7 +111,7 @@ class _Rules:
     """The rules of one grammar as they are made."""
 
     def __init__(self) -> None:
-        self._rules: list[str] = []
+        self._rules = ["TEXT: /(.|\\n)*/"]
         self._others: list[dict[str, str]] = []
 
     def grammar(self, tag: Tag) -> str:
@@ -130,10 +131,12 @@ class _Rules:
         try:
             kind = tag["type"]
             if kind not in _KINDS:
-                raise ValueError(f"structural tag: type={kind!r}; expected one of {', '.join(_KINDS)}")
+                raise ValueError(f"structural tag: type={shown(kind)}; expected one of {', '.join(_KINDS)}")
             return str(getattr(self, f"_{kind}")(tag))
         except KeyError as error:
-            raise ValueError(f"structural tag: a {tag.get('type', 'tag')} has no {error.args[0]!r}") from None
+            raise ValueError(
+                f"structural tag: a {shown(tag.get('type', 'tag'))} has no {error.args[0]!r}"
+            ) from None
         except TypeError:
             raise ValueError("structural tag: expected objects with a 'type'") from None
 
@@ -141,14 +144,7 @@ class _Rules:
         return _quoted(tag["value"])
 
     def _json_schema(self, tag: Tag) -> str:
-        schema = tag["json_schema"]
-        try:
-            schema = json.loads(schema) if isinstance(schema, str) else schema
-        except ValueError as error:
-            raise ValueError(f"structural tag: a JSON schema is no JSON ({error})") from None
-        if not isinstance(schema, Mapping):
-            raise ValueError("structural tag: a JSON schema is an object")
-        return self._rule("%json " + json.dumps({**schema, "x-guidance": spacing()}))
+        return self._rule(f"%json {schema_text(tag['json_schema'], _SCHEMA)}")
 
     def _regex(self, tag: Tag) -> str:
         from llguidance import regex_to_lark
@@ -161,7 +157,7 @@ class _Rules:
         return f"@{name}"
 
     def _any_text(self, tag: Tag) -> str:
-        return self._rule(_TEXT)
+        return "TEXT"
 
     def _or(self, tag: Tag) -> str:
         return self._rule(" | ".join(self._of(one) for one in tag["elements"]))
@@ -172,10 +168,10 @@ class _Rules:
             following = elements[place + 1] if place + 1 < len(elements) else None
             if one["type"] != "any_text" or following is None:
                 parts.append(self._of(one))
-            elif following["type"] == "const_string":
+            elif following["type"] == "const_string" and following["value"]:
                 parts.append(self._until(following["value"]))
                 elements[place + 1] = {"type": "const_string", "value": ""}
-            elif following["type"] == "tag":
+            elif following["type"] == "tag" and following["begin"]:
                 parts.append(self._until(following["begin"]))
                 elements[place + 1] = {**following, "begin": ""}
             else:
@@ -194,19 +190,19 @@ class _Rules:
             trigger = next((word for word in tag["triggers"] if one["begin"].startswith(word) and word), None)
             if trigger is None:
                 raise ValueError(
-                    f"structural tag: begin={one['begin']!r} starts with none of the triggers "
-                    f"{tag['triggers']}"
+                    f"structural tag: begin={shown(one['begin'])} starts with none of the triggers "
+                    f"{shown(tag['triggers'])}"
                 )
             rest = self._tag({**one, "begin": one["begin"][len(trigger) :]})
             heads.append(f"{self._until(trigger)} {rest}")
         each = self._rule(" | ".join(heads))
-        text, more = self._rule(_TEXT), f"{each}*"
+        more = f"{each}*"
         if tag.get("at_least_one"):
             first = self._rule(" | ".join(self._tag(one) for one in tags))
-            return first if tag.get("stop_after_first") else self._rule(f"{first} {more} {text}")
+            return first if tag.get("stop_after_first") else self._rule(f"{first} {more} TEXT")
         if tag.get("stop_after_first"):
-            return self._rule(f"{each} | {text}")
-        return self._rule(f"{more} {text}")
+            return self._rule(f"{each} | TEXT")
+        return self._rule(f"{more} TEXT")
 
     def _tags_with_separator(self, tag: Tag) -> str:
         one = self._rule(" | ".join(self._tag(each) for each in tag["tags"]))
@@ -215,8 +211,7 @@ class _Rules:
         return self._rule(body if tag.get("at_least_one") else f"({body})?")
 
     def _qwen_xml_parameter(self, tag: Tag) -> str:
-        schema = tag["json_schema"]
-        schema = json.loads(schema) if isinstance(schema, str) else schema
+        schema = schema_of(tag["json_schema"], _SCHEMA)
         parts, required = [], schema.get("required", ())
         for name, one in schema.get("properties", {}).items():
             head = _quoted(f"<parameter={name}>")
@@ -231,12 +226,7 @@ class _Rules:
 
     def _until(self, end: str) -> str:
         """Free text up to a word, and that word."""
-        return self._rule(f"{self._rule_text()} {_quoted(end)}", "[lazy]") if end else ""
-
-    def _rule_text(self) -> str:
-        if not any(rule.startswith("TEXT:") for rule in self._rules):
-            self._rules.append(f"TEXT: {_TEXT}")
-        return "TEXT"
+        return self._rule(f"TEXT {_quoted(end)}", "[lazy]")
 
 
 def _quoted(text: object) -> str:

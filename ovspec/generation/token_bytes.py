@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import openvino_genai
@@ -59,7 +60,13 @@ class TokenBytes:
 
     @classmethod
     def of(cls, tokenizer: openvino_genai.Tokenizer) -> TokenBytes | None:
-        """Tried on the whole vocabulary; `None` if text is not simply the tokens' bytes."""
+        """Tried on the whole vocabulary, once; `None` if text is not simply the tokens' bytes."""
+        if tokenizer not in _FOUND:
+            _FOUND[tokenizer] = cls._tried(tokenizer)
+        return _FOUND[tokenizer]
+
+    @classmethod
+    def _tried(cls, tokenizer: openvino_genai.Tokenizer) -> TokenBytes | None:
         names = names_of(tokenizer)
         # Behind a letter no space is the first of the text.
         letter = next((token for token, name in enumerate(names) if name.isalpha() and name.isascii()), None)
@@ -92,6 +99,10 @@ class TokenBytes:
             ):
                 return found
         return None
+
+
+# Of tokenizers that are in use: to try one takes seconds.
+_FOUND: WeakKeyDictionary[openvino_genai.Tokenizer, TokenBytes | None] = WeakKeyDictionary()
 
 
 def names_of(tokenizer: openvino_genai.Tokenizer) -> list[bytes]:

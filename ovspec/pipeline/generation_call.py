@@ -185,14 +185,13 @@ class GenerationCall:
     def texts(self, settings: GenerationSettings) -> list[str]:
         """The outputs as text."""
         with self.timed("detokenization_durations"):
-            found = [(answer, answer.detokenizer) for answer in self.answers]
-            return [
-                (self._tokenizer.decode(answer.output(True)[: len(answer.prompt)]) if settings.echo else "")
-                + detokenizer.text
-                if settings.stop_strings and detokenizer
-                else self._tokenizer.decode(answer.output(settings.echo))
-                for answer, detokenizer in found
-            ]
+            return [self._text(answer, settings) for answer in self.answers]
+
+    def _text(self, answer: Answer, settings: GenerationSettings) -> str:
+        detokenizer = answer.detokenizer
+        if detokenizer is None or not settings.stop_strings:
+            return str(self._tokenizer.decode(answer.output(settings.echo)))
+        return (self._tokenizer.decode(list(answer.prompt)) if settings.echo else "") + detokenizer.text
 
     def finish(
         self, settings: GenerationSettings

@@ -109,7 +109,7 @@ class Answering:
                 continue  # a stop string has ended it: what its request did since is nobody's
             if output.error is not None:
                 raise refusal(output.error) from output.error
-            delta = choice.add(output)
+            delta = await asyncio.to_thread(choice.add, output) if choice.echoes else choice.add(output)
             if delta.finish_reason is not None:
                 unfinished -= 1
                 stream.clock.end(delta.finish_reason)

@@ -54,6 +54,8 @@ class Answerer:
             wholes = [Delta() for _ in call.choices]
             async for index, delta in answering.deltas():
                 wholes[index].extend(delta)
+        if call.requests[0].prompt_logprobs is not None:  # of a prompt that may be long
+            return await asyncio.to_thread(lambda: JSONResponse(call.whole(wholes)))
         return JSONResponse(call.whole(wholes))
 
     @asynccontextmanager

@@ -186,7 +186,8 @@ class Server:
         # Its places are taken before any work that a full server would do in vain.
         slots = self._answerer.admission.admit(num_answers(body))
         try:
-            call = await self._door.run(size, partial(Call.of, body, self._model, arrived))
+            work = partial(Call.of, body, self._model, arrived)
+            call = await self._door.run(size, work, body.has_grammar)
         except BaseException:
             for slot in slots:
                 slot.free()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -37,9 +36,9 @@ def _one_or_many(value: object) -> object:
     return [one for one in value if one != ""] if isinstance(value, list) else value
 
 
-def _none_below(least: int, value: object) -> object:
-    """Below the least number a field counts as left out."""
-    return None if isinstance(value, int) and not isinstance(value, bool) and value < least else value
+def _none_below_zero(value: object) -> object:
+    """Clients say with a seed below 0 that they have none."""
+    return None if isinstance(value, (int, float)) and value < 0 and value % 1 == 0 else value
 
 
 def _all_tokens(value: object) -> object:
@@ -90,7 +89,7 @@ class GenerationBody(StrictBody):
     top_p: float | None = Field(None, gt=0, le=1, strict=True)
     presence_penalty: float = Field(0.0, ge=-2, le=2, strict=True)
     frequency_penalty: float = Field(0.0, ge=-2, le=2, strict=True)
-    seed: Annotated[Whole | None, BeforeValidator(partial(_none_below, 0))] = Field(None, le=MAX_SEED)
+    seed: Annotated[Whole | None, BeforeValidator(_none_below_zero)] = Field(None, le=MAX_SEED)
     stop: StopStrings | None = None
     stream: Flag = False
     stream_options: StreamOptions | None = None
@@ -122,11 +121,16 @@ class GenerationBody(StrictBody):
     guided_choice: list[Text] | None = None
     guided_grammar: Text | None = None
     guided_whitespace_pattern: Text | None = None
-    guided_decoding_backend: Text | None = None
 
     metadata: OffList = None
     store: OffFalse = None
     service_tier: Annotated[None, OffExcept("auto", "default")] = None
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether it says what form its answers have."""
+        forms = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
+        return any(getattr(self, name) is not None for name in (*forms, "guided_grammar"))
 
 
 class CompletionBody(GenerationBody):
@@ -167,6 +171,19 @@ class ChatBody(GenerationBody):
     continue_final_message: Flag = False
     verbosity: Off = None
     web_search_options: Off = None
+
+    @property
+    def has_grammar(self) -> bool:
+        """The form may be that of calls too."""
+        return super().has_grammar or self.restricts_calls
+
+    @property
+    def restricts_calls(self) -> bool:
+        """Whether not all is left to the model: that it calls a tool, how many, or with which arguments."""
+        is_strict = any(tool.function.strict for tool in self.tools or ())
+        return (
+            is_strict or self.parallel_tool_calls is False or self.tool_choice not in (None, "auto", "none")
+        )
 
 
 class TokenizeBody(StrictBody):

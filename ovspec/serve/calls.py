@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ovspec.engine.request import Request
-from ovspec.generation.token_text import TokenText
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
 from ovspec.serve.chat_requests import ChatRequest
@@ -26,7 +25,7 @@ class Call:
         choices: the answers, one per request.
         verify: how drafts are verified, in a word.
         num_spec_tokens: draft tokens of a step, at most.
-        token_text: names tokens.
+        prompts: one per request; those of a prompt share it.
     """
 
     body: GenerationBody
@@ -36,7 +35,7 @@ class Call:
     num_prompt_tokens: int
     verify: str
     num_spec_tokens: int
-    token_text: TokenText
+    prompts: list[PromptText]
 
     @classmethod
     def of(cls, body: GenerationBody, model: ServedModel, arrived: float) -> Call:
@@ -64,14 +63,15 @@ class Call:
             grammar = grammar_of(body)
             max_tokens = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
             objects = CompletionObjects(model.name, logprobs)
+        both = isinstance(body, ChatBody) and body.max_tokens is None
+        for prompt in prompts:
+            limit_field = "max_completion_tokens" if both else "max_tokens"
+            model.check_length(len(prompt), max_tokens, field, limit_field)
         settings = model.settings(body, max_tokens, grammar)
         if body.n > 1 and not settings.sampling.do_sample:
             raise ApiError(400, f"n={body.n}: greedy answers are all the same; set temperature above 0", "n")
         name, verify = model.verify_mode(body.verify)
-        both = isinstance(body, ChatBody) and body.max_tokens is None
-        limit_field = "max_completion_tokens" if both else "max_tokens"
-        for prompt in prompts:
-            model.check_length(len(prompt), max_tokens, field, limit_field)
+        asked = _prompt_logprobs(body, logprobs)
         # Without a seed, prompts that are the same get different answers too.
         apart = body.n if body.seed is None else 0
         requests = [
@@ -84,7 +84,8 @@ class Call:
                 arrived,
                 index=place * apart + index,
                 blocks_read=body.return_blocks_read,
-                prompt_logprobs=_prompt_logprobs(body, logprobs),
+                # The answer to a chat shows them once.
+                prompt_logprobs=None if isinstance(body, ChatBody) and index else asked,
             )
             for place, prompt in enumerate(prompts)
             for index in range(body.n)
@@ -92,6 +93,7 @@ class Call:
         stops = (settings.stop_strings, settings.include_stop_str_in_output, body.return_token_origins)
         # The text of a completion goes on behind its prompt; that of a message begins anew.
         echo = isinstance(body, CompletionBody) and body.echo
+        texts = [text for one in prompts for text in [PromptText(model.token_text, one)] * body.n]
         choices = [
             Choice(
                 model.token_text,
@@ -99,13 +101,13 @@ class Call:
                 logprobs=logprobs,
                 min_tokens=settings.sampling.min_new_tokens,
                 prompt=() if isinstance(body, ChatBody) else request.prompt_token_ids,
-                echo=PromptText(model.token_text, request.prompt_token_ids) if echo else None,
+                echo=text if echo else None,
             )
-            for request in requests
+            for request, text in zip(requests, texts, strict=True)
         ]
         total = sum(len(prompt) for prompt in prompts)
         drafts = settings.num_assistant_tokens
-        return cls(body, objects, requests, choices, total, name, drafts, model.token_text)
+        return cls(body, objects, requests, choices, total, name, drafts, texts)
 
     @property
     def usage(self) -> Json:
@@ -122,8 +124,7 @@ class Call:
         answer = self.objects.whole(self.choices, deltas, self.usage, self.metrics)
         if (top := self.body.prompt_logprobs) is not None:
             places: Sequence[Json] = answer["choices"] if isinstance(self.body, CompletionBody) else [answer]
-            for entry, request, choice in zip(places, self.requests, self.choices, strict=False):
-                prompt = PromptText(self.token_text, request.prompt_token_ids)
+            for entry, prompt, choice in zip(places, self.prompts, self.choices, strict=False):
                 entry["prompt_logprobs"] = prompt.of_vllm(choice.prompt_logprobs, top)
         return answer
 

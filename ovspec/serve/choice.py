@@ -46,9 +46,10 @@ class Choice:
         token_by_token: whether every token's own text is wanted.
         logprobs: how many alternatives to name with each token; `None`: no log probabilities.
         min_tokens, prompt: as of `IncrementalDetokenizer`.
-        echo: the prompt, which the answer's text begins with.
+        echo: the prompt, which the answer's text begins with; `None`: it does not.
 
     Attributes:
+        echoes: whether the prompt is still to be shown; `add` may take long then.
         num_tokens: tokens so far, those of a stop string included.
         finish_reason: as in `Delta`.
         metrics: of the last output.
@@ -67,7 +68,7 @@ class Choice:
         prompt: Sequence[int] = (),
         echo: PromptText | None = None,
     ) -> None:
-        self._echo, self._echoes = echo, echo is not None
+        self._echo, self.echoes = echo, echo is not None
         self.prompt_logprobs: list[TokenLogprobs] = []
         self._token_text = token_text
         self._detokenizer = IncrementalDetokenizer(
@@ -109,8 +110,8 @@ class Choice:
         elif output.finished:
             self._finish(delta, FINISH_WORDS[output.finish_reason] or "stop")
         delta.logprobs = self._placed()
-        if self._echoes and self._echo is not None and (output.token_ids or output.finished):
-            self._echoes = False
+        if self._echo is not None and self.echoes and (output.token_ids or output.finished):
+            self.echoes = False
             delta.text = self._echo.text + delta.text
             if self._logprobs is not None:
                 delta.logprobs = self._echo.named(self.prompt_logprobs, self._logprobs) + delta.logprobs

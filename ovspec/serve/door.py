@@ -26,22 +26,25 @@ class Door:
 
     Reading JSON and tokenizing keep Python's interpreter to themselves until they end, in whatever thread:
     a body of megabytes holds up all answers for tenths of a second. Bodies of a size therefore have a thread
-    of their own, which rests behind work that took long, and short ones do not wait behind long ones.
+    of their own, which rests behind work that took long, and short ones do not wait behind long ones. Those
+    with a grammar wait for one another alone: the first that has it takes up to a second to make it ready.
 
     Args:
         is_busy: whether answers are in work.
     """
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
-        self._lanes = [(size, _Lane(most, is_busy)) for size, most in _LANES]
+        self._lanes = {
+            grammar: [(size, _Lane(most, is_busy)) for size, most in _LANES] for grammar in (False, True)
+        }
 
-    async def run(self, size: int, work: Callable[[], Result]) -> Result:
+    async def run(self, size: int, work: Callable[[], Result], has_grammar: bool = False) -> Result:
         """The result of some work for a body of `size` bytes.
 
         Raises:
             ApiError: 429, too many bodies wait.
         """
-        lane = next(lane for longest, lane in self._lanes if size <= longest)
+        lane = next(lane for longest, lane in self._lanes[has_grammar] if size <= longest)
         return await lane.run(work)
 
 

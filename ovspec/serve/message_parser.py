@@ -13,12 +13,15 @@ _THINK, _THOUGHT = "<think>", "</think>"
 _MARKS = ("<tool_call>", "<function=", "[TOOL_CALLS]", "<|tool_call|>", "<|python_tag|>", "functools[")
 # JSON that may be calls, as far as it has come.
 _JSON_CALL = re.compile(r'\s*[\[{][\s\[{]*(?:"(?P<key>\w*)"?)?')
+# A call without a mark, by its name, as far as it has come.
+_NAMED_CALL = re.compile(r"\s*(?P<name>[\w.-]+)(?:\[ARGS\]|\[[ARGS]*\Z)?(?P<begins>\{)?")
 _KEYS = ("name", "tool_calls", "type", "function", "id", "arguments", "parameters")
 _CALL = re.compile(
     r'"name"\s*:\s*"(?P<name>[\w.-]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*'
     r"|<function=(?P<function>[\w.-]+)>\s*(?=\{)"
     r"|(?:\[TOOL_CALLS\]|^)\s*(?P<plain>[\w.-]+)(?:\[ARGS\])?(?=\{)"
 )
+_SCALAR = re.compile(r"[^\s,}\]]+(?=[\s,}\]])")
 _MARK_OR_BRACKET = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 
 
@@ -58,6 +61,7 @@ class MessageParser:
     def __init__(self, tools: Collection[str], reasons: bool, starts_in_reasoning: bool) -> None:
         self._tools, self._reasons, self._starts = tools, reasons, starts_in_reasoning
         self._ids: list[str] = []
+        self._values: dict[int, _Arguments] = {}
 
     @property
     def is_plain(self) -> bool:
@@ -79,7 +83,7 @@ class MessageParser:
         if begin is None:
             parts.content = rest if finished else _held_back(rest, _MARKS)
             return parts
-        parts.calls = self._calls(rest[begin:], finished)
+        parts.calls = self._calls(rest, begin)
         if parts.calls or not finished:
             parts.content = rest[:begin].rstrip()
         else:
@@ -120,28 +124,26 @@ class MessageParser:
                 return 0 if last and not finished else None
             if key in _KEYS or (last and any(known.startswith(key) for known in _KEYS)):
                 return 0
-        if any(re.match(rf"\s*{re.escape(name)}(?:\[ARGS\])?\{{", text) for name in self._tools):
-            return 0
+        if (named := _NAMED_CALL.match(text)) is not None:
+            last = named.end() == len(text) and not finished
+            known = [name for name in self._tools if name.startswith(named["name"])]
+            if (named["begins"] and named["name"] in known) or (known and last):
+                return 0
         return None
 
-    def _calls(self, text: str, finished: bool) -> list[ToolCall]:
+    def _calls(self, text: str, at: int) -> list[ToolCall]:
         calls: list[ToolCall] = []
-        at = 0
         while (found := _CALL.search(text, at)) is not None:
             name = found["name"] or found["function"] or found["plain"]
-            end = json_end(text, found.end())
+            value = self._values.setdefault(found.end(), _Arguments(found.end()))
+            end = value.read(text)
             at = len(text) if end is None else end
             if name not in self._tools:
                 continue
-            arguments = text[found.end() : at]
-            if end is not None:
-                known = _arguments(arguments)
-                if known is not None:
-                    calls.append(ToolCall(name, known, True))
-            elif arguments.startswith("{"):
-                calls.append(ToolCall(name, arguments, False))
-            if found["plain"] is not None and end is None:
-                break
+            if end is None and text.startswith("{", value.start):
+                calls.append(ToolCall(name, text[value.start :], False))
+            elif value.whole is not None:
+                calls.append(ToolCall(name, value.whole, True))
         return calls
 
 
@@ -180,21 +182,38 @@ class MessageStream:
         return new, changed
 
 
-def json_end(text: str, start: int) -> int | None:
-    """Where the JSON value that begins at `start` ends; `None`: it has not ended."""
-    if text[start : start + 1] not in ("{", "[", '"'):
-        scalar = re.compile(r"[^\s,}\]]+(?=[\s,}\]])").match(text, start)
-        return scalar.end() if scalar else None
-    depth, quoted = 0, False
-    for found in _MARK_OR_BRACKET.finditer(text, start):
-        mark = found[0]
-        if mark == '"':
-            quoted = not quoted
-        elif not quoted:
-            depth += (mark in "{[") - (mark in "}]") if len(mark) == 1 else 0
-        if depth == 0 and not quoted:
-            return found.end()
-    return None
+class _Arguments:
+    """JSON that begins at `start` of a text that grows, and is read once.
+
+    Attributes:
+        whole: the arguments of a call as JSON in a text; `None`: it has not ended, or is no object.
+    """
+
+    def __init__(self, start: int) -> None:
+        self.start, self._at = start, start
+        self._end: int | None = None
+        self._depth, self._quoted = 0, False
+        self.whole: str | None = None
+
+    def read(self, text: str) -> int | None:
+        """Where it ends; `None`: it has not ended."""
+        if self._end is None and (end := self._found(text)) is not None:
+            self._end, self.whole = end, _arguments(text[self.start : end])
+        return self._end
+
+    def _found(self, text: str) -> int | None:
+        if text[self.start : self.start + 1] not in ("{", "[", '"'):
+            scalar = _SCALAR.match(text, self.start)
+            return scalar.end() if scalar else None
+        for found in _MARK_OR_BRACKET.finditer(text, self._at):
+            mark, self._at = found[0], found.end()
+            if mark == '"':
+                self._quoted = not self._quoted
+            elif not self._quoted and len(mark) == 1:
+                self._depth += (mark in "{[") - (mark in "}]")
+            if self._depth == 0 and not self._quoted:
+                return self._at
+        return None
 
 
 def _arguments(text: str) -> str | None:

@@ -63,7 +63,7 @@ class Message(StrictBody):
         for call in self.tool_calls or ():
             try:
                 json.loads(call.function.arguments or "{}")
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 name = call.function.name
                 raise ValueError(f"the arguments of tool call {name} are no JSON ({error})") from None
         return self

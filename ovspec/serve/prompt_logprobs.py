@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -33,19 +34,27 @@ class NamedLogprobs:
 
 
 class PromptText:
-    """The tokens of a prompt as text.
+    """The tokens of a prompt as text, which takes long for a long prompt: call it in a thread.
 
     Args:
         tokens: of the prompt.
     """
 
     def __init__(self, token_text: TokenText, tokens: Sequence[int]) -> None:
-        self._token_text, self._tokens = token_text, list(tokens)
-        detokenizer = IncrementalDetokenizer(token_text)
+        self._token_text, self._tokens = token_text, tokens
+
+    @property
+    def text(self) -> str:
+        """Of all tokens."""
+        return self._read.text
+
+    @cached_property
+    def _read(self) -> IncrementalDetokenizer:
+        detokenizer = IncrementalDetokenizer(self._token_text)
         for token in self._tokens:
             detokenizer.update([token])
         detokenizer.finish()
-        self.text, self._ends = detokenizer.text, detokenizer.ends
+        return detokenizer
 
     def named(self, logprobs: Sequence[TokenLogprobs], top: int) -> list[NamedLogprobs]:
         """Every token with its log probability, and so many alternatives.
@@ -59,7 +68,7 @@ class PromptText:
             others = list(known.top[:top]) if known else []
             before = self._tokens[max(0, place - _BEFORE) : place]
             piece, *names = self._token_text.pieces(before, [token, *(other for other, _ in others)])
-            offset = self._ends[place - 1] if place else 0
+            offset = self._read.ends[place - 1] if place else 0
             named = [(other, name, value) for (other, value), name in zip(others, names, strict=True)]
             found.append(NamedLogprobs(piece, offset, known.logprob if known else None, named))
         return found

@@ -100,24 +100,24 @@ class ServedModel:
         Raises:
             ApiError: 400, the model has no template, or it does not take these messages.
         """
-        history = ChatHistory([message.templated for message in messages])
-        if tools:
-            history.set_tools([tool.model_dump(exclude_none=True) for tool in tools])
-        if context:
-            history.set_extra_context(dict(context))
+        if not self.tokenizer.chat_template:
+            raise ApiError(400, "this model has no chat template; use /v1/completions", "messages")
         try:
+            history = ChatHistory([message.templated for message in messages])
+            if tools:
+                history.set_tools([tool.model_dump(exclude_none=True) for tool in tools])
+            if context:
+                history.set_extra_context(dict(context))
             return self.requests.chat_prompts.templated(
                 history, special_tokens, add_generation_prompt, continues
             )
         except (ValueError, RuntimeError) as error:
-            if continues and "substring" in str(error):
-                message = "continue_final_message: the chat template does not show the last message as it is"
-            elif raised_by_us(error):
-                message = "this model has no chat template; use /v1/completions"
-            else:
-                message = (
-                    f"messages: the model's chat template refused them ({last_line(error)}); change the roles"
-                )
+            if continues and raised_by_us(error):
+                field = "continue_final_message"
+                raise ApiError(400, f"{field}: {error}; leave it out", field) from error
+            message = (
+                f"messages: the model's chat template refused them ({last_line(error)}); change the roles"
+            )
             raise ApiError(400, message, "messages") from error
 
     def check_length(self, num_tokens: int, max_tokens: int | None, field: str, limit_field: str) -> None:

@@ -11,6 +11,14 @@ from ovspec.serve.answer_forms import ResponseFormat, StructuredOutputs
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import GenerationBody
 
+# Fields of `response_format`, and the type that has them.
+_KINDS = {
+    "json_schema": "json_schema",
+    "format": "structural_tag",
+    "structures": "structural_tag",
+    "triggers": "structural_tag",
+}
+
 
 def grammar_of(body: GenerationBody) -> Grammar | None:
     """The grammar of a body's answers; `None`: they are free.
@@ -39,6 +47,11 @@ def grammar_of(body: GenerationBody) -> Grammar | None:
 
 
 def _of_response_format(given: ResponseFormat) -> Grammar | None:
+    for name, kind in _KINDS.items():
+        if kind != given.type and getattr(given, name) is not None:
+            raise InvalidValueError(
+                f"response_format.{name}: is for type {kind}, not {given.type}; leave it out"
+            )
     if given.type == "text":
         return None
     if given.type == "json_object":
@@ -48,8 +61,8 @@ def _of_response_format(given: ResponseFormat) -> Grammar | None:
         if schema is None or schema.schema_ is None:
             raise InvalidValueError("response_format.json_schema.schema: is missing; give a JSON schema")
         return Grammar.of_json_schema(schema.schema_, "response_format.json_schema.schema")
-    tag = given.model_dump(exclude_none=True)
-    return Grammar.of_tag(tag, "response_format")
+    parts = {name: value for name in _KINDS if (value := getattr(given, name)) is not None}
+    return Grammar.of_tag({"type": given.type, **parts}, "response_format")
 
 
 def _of_structured_outputs(given: StructuredOutputs, prefix: str) -> Grammar | None:

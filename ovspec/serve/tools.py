@@ -123,6 +123,8 @@ class ToolUse:
             raise ApiError(400, "tool_choice: there are no tools; give tools, or leave it out", "tool_choice")
         if not tools or choice == "none":
             return cls()
+        if not body.restricts_calls:
+            return cls(tools)
         if isinstance(choice, NamedTool) and choice.function.name not in names:
             message = f"tool_choice: function {choice.function.name!r} is not declared in tools"
             raise ApiError(400, message, "tool_choice", "invalid_value")
@@ -132,10 +134,7 @@ class ToolUse:
             if not isinstance(choice, NamedTool) or tool.function.name == choice.function.name
         ]
         parallel = body.parallel_tool_calls is not False and not isinstance(choice, NamedTool)
-        free = choice in (None, "auto")
-        if free and parallel and not any(tool.function.strict for tool in tools):
-            return cls(tools)
-        form = form_of(template)
+        free, form = choice in (None, "auto"), form_of(template)
         try:
             return cls(tools, Grammar.of_tag(form.tag(asked, parallel, free), "tools"), not free)
         except InvalidValueError as error:

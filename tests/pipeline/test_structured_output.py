@@ -21,6 +21,7 @@ from ovspec.engine.request import Request
 from ovspec.generation.grammar import Grammar
 from ovspec.generation.grammars import Grammars
 from ovspec.sampling.constraint import Constraint, GrammarError
+from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec_models import demo_pair_path
 
 SAMPLED = {"do_sample": True, "temperature": 1.0, "rng_seed": 5}
@@ -120,6 +121,30 @@ def test_a_text_that_is_given_takes_one_pass(form: Form, text: str) -> None:
     assert results.texts == [text]
     assert results.perf_metrics.get_num_generated_tokens() > 2
     assert len(results.perf_metrics.raw_metrics.verify_durations) <= 2
+
+
+class Recording(Schedule):
+    """One draft token in every step; what came of it is kept."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[StepOutcome] = []
+
+    def plan(self, state: StepState) -> Plan:
+        return Plan(1)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        self.outcomes.append(outcome)
+
+
+def test_schedules_do_not_hear_of_drafts_that_a_grammar_wrote() -> None:
+    pipeline, schedule = pipeline_of("prompt_lookup"), Recording()
+    form = Form(regex="[a-z]{8} and so it goes on, as it always has [a-z]{8}")
+    settings = pipeline.settings(max_new_tokens=60, structured_output_config=form)
+    prompt = pipeline.chat_prompts.encode(PROMPTS[0], False)
+    request = Request("one", prompt, settings, schedule=schedule)
+    pipeline.engine.engine.generate([request])
+    assert max(request.metrics.proposed_lengths) > 1
+    assert schedule.outcomes and max(outcome.proposed for outcome in schedule.outcomes) <= (1,)
 
 
 def test_free_text_with_tags_that_a_trigger_begins() -> None:

@@ -54,6 +54,16 @@ def test_long_bodies_leave_time_to_short_ones_and_to_answers() -> None:
     assert asyncio.run(ask(busy=False))[0] < 0.2
 
 
+def test_who_has_no_grammar_waits_for_none() -> None:
+    async def ask() -> list[int]:
+        door, ended = Door(lambda: True), list[int]()
+        slow = door.run(100, lambda: (time.sleep(0.1), ended.append(0)), has_grammar=True)
+        await asyncio.gather(slow, door.run(100, lambda: ended.append(1)))
+        return ended
+
+    assert asyncio.run(ask()) == [1, 0]
+
+
 def test_a_door_takes_so_many_and_no_more() -> None:
     async def ask() -> list[object]:
         door = Door(lambda: False)

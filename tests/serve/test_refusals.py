@@ -59,6 +59,10 @@ FIELDS = {
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 5}}}},
         "response_format",
     ),
+    "schema of another type": (
+        {"response_format": {"type": "json_object", "json_schema": {"schema": {"type": "object"}}}},
+        "response_format",
+    ),
     "no schema": ({"response_format": {"type": "json_schema"}}, "response_format"),
     "unsatisfiable": ({"guided_json": {"enum": []}}, "guided_json"),
     "required of another type": (

@@ -32,6 +32,8 @@ ANSWERS: dict[str, tuple[str, str, str, list[tuple[str, str]]]] = {
     "mistral": (f'[TOOL_CALLS][{{"name": "weather", "arguments": {WEATHER}}}]', "", "", ONE),
     "mistral without its mark": (f'[{{"name": "weather", "arguments": {WEATHER}}}]', "", "", ONE),
     "new mistral": (f"[TOOL_CALLS]weather[ARGS]{WEATHER}", "", "", ONE),
+    "new mistral without its marks": (f"weather{WEATHER}", "", "", ONE),
+    "the name of a tool": ("time flies", "", "time flies", []),
     "phi": (f'functools[{{"name": "weather", "arguments": {WEATHER}}}]', "", "", ONE),
     "phi 4": (f'<|tool_call|>[{{"name": "weather", "arguments": {WEATHER}}}]<|/tool_call|>', "", "", ONE),
     "generic": (
@@ -157,6 +159,17 @@ def test_a_call_that_is_required(served: Served, choice: Any) -> None:
                         "tool_calls": [
                             {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{a"}}
                         ],
+                    }
+                ]
+            },
+            "messages",
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "[" * 10**5}}],
                     }
                 ]
             },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -217,6 +217,5 @@ def _quantised(kind: str, values: Rows) -> tuple[int, Bytes]:
     return number, quantise(values)
 
 
-def _padded(content: bytes | Iterable[bytes]) -> bytes:
-    whole = content if isinstance(content, bytes) else b"".join(content)
-    return whole + bytes(-len(whole) % 32)
+def _padded(content: bytes) -> bytes:
+    return content + bytes(-len(content) % 32)

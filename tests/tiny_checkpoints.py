@@ -184,6 +184,12 @@ TINY: dict[str, Tiny] = {
         moe_intermediate_size=32,
         num_dense_layers=1,
     ),
+    "GLM": _tiny(
+        "GlmConfig",
+        head_dim=16,
+        lacks={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
+    ),
+    "GLM, 4": _tiny("Glm4Config", head_dim=16),
     "Granite": _tiny(
         "GraniteConfig",
         embedding_multiplier=4.0,

@@ -79,6 +79,7 @@ FAMILIES = (
     ),
     Family("LFM2", ("lfm2",), _CONVOLVED, _GATED, note=_RECURRENT),
     Family("LFM2-MoE", ("lfm2_moe",), _CONVOLVED, _GATED, _ROUTED, _RECURRENT),
+    Family("GLM", ("glm", "glm4"), _FULL, _GATED),
     Family("Granite", ("granite",), _FULL, _GATED),
     Family("SmolLM3", ("smollm3",), _FULL, _GATED, note="layers without RoPE are as sparse as the others"),
     Family("OLMo 2", ("olmo2",), _FULL, _GATED),

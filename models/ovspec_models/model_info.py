@@ -344,14 +344,14 @@ def _state_values(text: dict[str, Any]) -> int:
 
     LFM2's layers have only the latter.
     """
-    types = text.get("layer_types")
-    layers = types.count("linear_attention") if isinstance(types, list) else 0
+    given = text.get("layer_types")
+    types = given if isinstance(given, list) else []
     heads, key_heads = _count(text, "linear_num_value_heads"), _count(text, "linear_num_key_heads")
     key, value = _count(text, "linear_key_head_dim"), _count(text, "linear_value_head_dim")
     channels = 2 * key_heads * key + heads * value
-    delta = layers * (heads * key * value + channels * _count(text, "linear_conv_kernel_dim"))
-    convolutions = types.count("conv") if isinstance(types, list) else 0
-    return delta + convolutions * _count(text, "hidden_size") * _count(text, "conv_L_cache")
+    delta = heads * key * value + channels * _count(text, "linear_conv_kernel_dim")
+    convolution = _count(text, "hidden_size") * _count(text, "conv_L_cache")
+    return types.count("linear_attention") * delta + types.count("conv") * convolution
 
 
 def _layer_windows(path: Path, text: dict[str, Any], model_type: str, layers: int) -> tuple[int, ...]:

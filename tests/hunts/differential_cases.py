@@ -16,11 +16,18 @@ _REFUSED = ("MPT", "Falcon, ALiBi")
 FAMILIES = tuple(name for name in TINY if name not in _REFUSED)
 FORMATS = ("fp32", "fp16", "int8", "int4")
 # Their heads need not make up the hidden size.
-_FREE_HEADS = ("Llama", "Mistral", "Qwen3", "Gemma", "Gemma 2", "Gemma 3", "Qwen3-MoE", "GPT-OSS")
+_FREE_HEADS = (
+    *("Llama", "Mistral", "Qwen3", "Gemma", "Gemma 2", "Gemma 3", "Qwen3-MoE", "GPT-OSS", "GLM", "GLM, 4"),
+)
 _ROPE = ("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3-MoE", "OLMo 2", "SmolLM3", "Granite")
 _ONE_WINDOW = ("Mistral", "StarCoder2")
 _MIXED_WINDOWS = ("Gemma 2", "Gemma 3", "GPT-OSS")
-_UNTIED = ("GPT-OSS", "Falcon", "Falcon, new architecture", "Bloom", "Gemma", "Gemma 2", "Gemma 3", "Cohere")
+_UNTIED = (
+    *("GPT-OSS", "Falcon", "Falcon, new architecture", "Bloom", "Gemma", "Gemma 2", "Gemma 3", "Gemma 3n"),
+    "Cohere",
+)
+#: What layers without keys and values are called.
+_WITH_STATES = {"Qwen3.5": "linear_attention", "LFM2": "conv", "LFM2-MoE": "conv"}
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,8 @@ def _setting(rng: Random) -> Setting:
 
 
 def _sizes(rng: Random, family: str) -> dict[str, Any]:
-    layers, kv_heads = rng.randint(1, 4), rng.choice((1, 2, 3))
+    # Gemma 3n has lists with a value for every layer of the tiny checkpoint.
+    layers, kv_heads = 4 if family == "Gemma 3n" else rng.randint(1, 4), rng.choice((1, 2, 3))
     heads = kv_heads * rng.choice((1, 2, 3, 4))
     head = rng.choice((16, 16, 24, 32, 48, 64, 80, 96, 128))
     free = family in _FREE_HEADS
@@ -148,8 +156,9 @@ def _windows(rng: Random, family: str, layers: int) -> dict[str, Any]:
     kinds = ("sliding_attention", "full_attention")
     if family in _MIXED_WINDOWS:
         return {"sliding_window": window, "layer_types": [rng.choice(kinds) for _ in range(layers)]}
-    if family == "Qwen3.5":
-        return {"layer_types": [rng.choice(("linear_attention", "full_attention")) for _ in range(layers)]}
+    if family in _WITH_STATES:
+        kinds = (_WITH_STATES[family], "full_attention")
+        return {"layer_types": [rng.choice(kinds) for _ in range(layers)]}
     return {}
 
 
@@ -158,7 +167,7 @@ def _experts(rng: Random, family: str) -> dict[str, Any]:
     used = {"num_experts_per_tok": rng.randint(1, min(number, 4))}
     if family in ("Mixtral", "GPT-OSS"):
         return {"num_local_experts": number, **used}
-    if family in ("Qwen2-MoE", "Qwen3-MoE"):
+    if family in ("Qwen2-MoE", "Qwen3-MoE", "LFM2-MoE"):
         inner = {"moe_intermediate_size": 32 * rng.randint(1, 3)}
         shared = {"shared_expert_intermediate_size": 32 * rng.randint(1, 3)} if family == "Qwen2-MoE" else {}
         return {"num_experts": number, **used, **inner, **shared}

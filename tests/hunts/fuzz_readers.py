@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+from gguf_files import GgufModel
 from openvino import opset15 as ops
 from prompts import STORY
 from safetensors import safe_open
@@ -37,6 +38,8 @@ from ovspec_models.heads import open_head
 from ovspec_models.ir_facts import IrFacts
 from ovspec_models.jsonl import read_texts
 from ovspec_models.model_info import read_shape, weight_format_of
+from ovspec_models.sources.gguf_config import check_readable, config_of, generation_config_of
+from ovspec_models.sources.gguf_file import GgufFile
 from ovspec_models.tokenizer_check import check_same_token_ids
 
 DEMO = demo_pair_path()
@@ -154,6 +157,20 @@ def small_ir() -> Files:
     }
 
 
+def _gguf() -> Files:
+    """A GGUF file without layers, since no weights are read."""
+    model = GgufModel()
+    norm = ("F32", np.ones(256, np.float32))
+    model.tensors = {"token_embd.weight": ("F16", np.ones((8, 256), np.float32)), "output_norm.weight": norm}
+    return {"model.gguf": model.content()}
+
+
+def _read_gguf(folder: Path) -> object:
+    file = GgufFile.read(folder / "model.gguf")
+    check_readable(file)
+    return config_of(file), generation_config_of(file)
+
+
 def _facts(folder: Path) -> object:
     info = ModelInfo.read(folder)
     return info.weight_sizes(), info.section("here"), info.kv_cache_bytes_per_token("u8")
@@ -265,6 +282,7 @@ READERS: dict[str, Reader] = {
     "IR facts": Reader(
         small_ir, ("openvino_model.xml",), lambda folder: IrFacts.read(folder / "openvino_model.xml"), 20
     ),
+    "GGUF": Reader(_gguf, ("model.gguf",), _read_gguf, 20),
     "IR": Reader(
         lambda: demo(*(f"draft/{name}" for name in _IR)),
         tuple(f"draft/{name}" for name in _IR),

@@ -129,8 +129,8 @@ def test_full_disk(environment: dict[str, str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("demo/none", "no such model is to be seen"),
-        ("demo/private", "no such model is to be seen"),
+        ("demo/none", "there is no such model, or it is private"),
+        ("demo/private", "there is no such model, or it is private"),
         ("demo/gated", "take them there, and log in"),
         ("demo/pair@v9", "has no revision v9"),
         ("demo/checkpoint", "`ovspec export -m demo/checkpoint OUT`"),
@@ -189,3 +189,9 @@ def test_paths_are_no_names(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_parts_of_a_file_come_together() -> None:
     files = [f"m-0000{part}-of-00002.gguf" for part in (1, 2)] + ["m.gguf.txt", "other.txt"]
     assert wanted_files(HubName("o/n"), files) == files[:2]
+    assert wanted_files(HubName("o/n", file=files[1]), files) == files[:2]
+
+
+@pytest.mark.parametrize("file", ["best-of-breed.gguf", "m-00000-of-00000.gguf"])
+def test_names_that_look_like_parts(file: str) -> None:
+    assert wanted_files(HubName("o/n"), [file]) == [file]

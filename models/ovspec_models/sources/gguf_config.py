@@ -22,7 +22,7 @@ def check_readable(file: GgufFile) -> None:
     """
     about = f"'{file.path}'"
     family = file.metadata.get("general.architecture")
-    if family not in _FAMILIES:
+    if not isinstance(family, str) or family not in _FAMILIES:
         named = "names no architecture" if family is None else f"is of the architecture {shown(family)}"
         raise ValueError(f"{about} {named}; those of {', '.join(_FAMILIES)} are read: {_EXPORT}")
     for tensor in file.tensors:
@@ -33,7 +33,7 @@ def check_readable(file: GgufFile) -> None:
                 f"take such a file of the model, or {_EXPORT}"
             )
     _check_tokenizer(file)
-    for why in _unread(file, str(family)):
+    for why in _unread(file, family):
         raise ValueError(f"{about} has {why}, which openvino_genai's reader leaves out: {_EXPORT}")
 
 
@@ -56,8 +56,8 @@ def _check_tokenizer(file: GgufFile) -> None:
 def _unread(file: GgufFile, family: str) -> list[str]:
     """What a file has that the reader ignores, so that it would compute another model."""
     data, found = file.metadata, []
-    if data.get(f"{family}.expert_count"):
-        found.append(f"{data[f'{family}.expert_count']} experts")
+    if experts := data.get(f"{family}.expert_count"):
+        found.append(f"{shown(experts)} experts")
     if (kind := data.get(f"{family}.rope.scaling.type")) not in (None, "none"):
         found.append(f"scaled rotary embeddings ({shown(kind)})")
     if any(tensor.name == "rope_freqs.weight" for tensor in file.tensors):

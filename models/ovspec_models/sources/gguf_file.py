@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ovspec_models.shown import cut, shown
+
 MAGIC = b"GGUF"
 _AGAIN = "get it again"
-_SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+_SPLIT = re.compile(r"-\d{5}-of-(?!00000)(\d{5})\.gguf$")
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _ARRAY = 8, 9
 # Type of a tensor by its number: its name, and values and bytes of a block.
@@ -75,7 +77,7 @@ class GgufFile:
             ValueError: it is no GGUF file, damaged, cut short, or one of its parts is missing; in one line
                 that names the file.
         """
-        parts = _parts(path)
+        parts = parts_of(path)
         read = [_read(part) for part in parts]
         return cls(path, parts, read[0][0], tuple(tensor for _, tensors in read for tensor in tensors))
 
@@ -88,18 +90,29 @@ def is_gguf(path: Path) -> bool:
         return opened.read(len(MAGIC)) == MAGIC or path.suffix == ".gguf"
 
 
-def _parts(path: Path) -> tuple[Path, ...]:
-    found = _SPLIT.search(path.name)
+def part_names(name: str) -> list[str]:
+    """The names of all parts of a split GGUF file, in order, by the name of one; of a whole file, its own."""
+    found = _SPLIT.search(name)
     if found is None:
-        return (path,)
-    number, count = map(int, found.groups())
-    names = [f"{path.name[: found.start()]}-{part + 1:05d}-of-{count:05d}.gguf" for part in range(count)]
-    parts = tuple(path.with_name(name) for name in names)
-    if number != 1:
-        raise ValueError(f"'{path}' is part {number} of {count} of a GGUF file: give '{parts[0]}'")
+        return [name]
+    count = int(found[1])
+    return [f"{name[: found.start()]}-{part + 1:05d}-of-{count:05d}.gguf" for part in range(count)]
+
+
+def parts_of(path: Path) -> tuple[Path, ...]:
+    """All parts of a split GGUF file, by its first one; of a whole file, itself.
+
+    Raises:
+        ValueError: `path` is another part, or one is missing.
+    """
+    parts = tuple(path.with_name(name) for name in part_names(path.name))
+    if path not in parts[:1]:
+        raise ValueError(f"'{path}' is one of {len(parts)} parts of a GGUF file: give '{parts[0]}'")
     missing = next((part for part in parts if not part.is_file()), None)
-    if missing is not None:
-        raise ValueError(f"'{path}' is the first of {count} parts of a GGUF file, and '{missing}' is missing")
+    if missing is not None and len(parts) > 1:
+        raise ValueError(
+            f"'{path}' is the first of {len(parts)} parts of a GGUF file, and '{missing}' is missing"
+        )
     return parts
 
 
@@ -134,12 +147,12 @@ class _Reader:
         metadata = {self._text(): self._value(self._number("I")) for _ in range(pairs)}
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
-            raise _DamagedError(f"general.alignment is {alignment!r}")
+            raise _DamagedError(f"general.alignment is {shown(alignment)}")
         found = [self._tensor() for _ in range(tensors)]
         begin = -(-self._at // alignment) * alignment
         for tensor, offset, size in found:
             if begin + offset + size > len(self._content):
-                raise _DamagedError(f"the weights of {tensor.name} end behind its last byte")
+                raise _DamagedError(f"the weights of {cut(tensor.name)} end behind its last byte")
         return metadata, [tensor for tensor, _, _ in found]
 
     def _number(self, form: str) -> Any:
@@ -182,10 +195,10 @@ class _Reader:
         """A tensor, the byte of the weights where it begins, and how many it has."""
         name, dims = self._text(), self._number("I")
         if not 1 <= dims <= 4:
-            raise _DamagedError(f"{name} has {dims} dimensions")
+            raise _DamagedError(f"{cut(name)} has {dims} dimensions")
         shape = tuple(self._number("Q") for _ in range(dims))[::-1]
         kind, offset = self._number("I"), self._number("Q")
         label, block, size = _TYPES.get(kind, (f"of number {kind}", 1, 0))
         if shape[-1] % block:
-            raise _DamagedError(f"{name} has rows of {shape[-1]} values, which {label} can't hold")
+            raise _DamagedError(f"{cut(name)} has rows of {shape[-1]} values, which {label} can't hold")
         return GgufTensor(name, shape, label), offset, math.prod(shape) // block * size

@@ -8,7 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ovspec_models.ir_facts import IrFacts
 from ovspec_models.model_info import ModelInfo
 from ovspec_models.new_folder import FilledMeanwhileError, new_folder
 from ovspec_models.sources.gguf_config import check_readable, config_of, generation_config_of, warnings_of
-from ovspec_models.sources.gguf_file import GgufFile
+from ovspec_models.sources.gguf_file import GgufFile, parts_of
 
 _READER = Path(__file__).with_name("genai_reader.py")
 _WRITTEN = ("openvino_model", "openvino_tokenizer", "openvino_detokenizer")
@@ -41,17 +42,21 @@ def gguf_folder(path: Path, report: Say, warn: Say) -> Path:
         ValueError: as `write_gguf`, or the cache can't be written.
         RuntimeError: as `write_gguf`.
     """
-    file = GgufFile.read(path)
-    check_readable(file)
-    cache = user_cache() / "gguf"
+    parts, cache = parts_of(path), user_cache() / "gguf"
     try:
-        kept = cache / f"{_digest(file, cache)}-{_reader_version()}"
+        digest = _noted(note := _note(parts, cache))
+        if digest is None:
+            _readable(path)  # so that no file is hashed for nothing
+            digest = _digest(parts)
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(digest, encoding="ascii")
+        kept = cache / f"{digest}-{version('openvino-genai')}"
         made = sorted(kept.glob("[!.]*")) if kept.is_dir() else []
         if made:
             return made[0]
         out = kept / path.stem
         with new_folder(out, warn) as staging:
-            write_gguf(file, staging, report, warn)
+            write_gguf(_readable(path), staging, report, warn)
     except FilledMeanwhileError:
         return out
     except OSError as error:
@@ -72,11 +77,16 @@ def export_gguf(path: Path, out: Path, report: Say, warn: Say) -> Path:
         ValueError: as `write_gguf`, or `out` can't be made.
         RuntimeError: as `write_gguf`.
     """
-    file = GgufFile.read(path)
-    check_readable(file)
+    file = _readable(path)
     with new_folder(out, warn) as staging:
         write_gguf(file, staging, report, warn)
     return out
+
+
+def _readable(path: Path) -> GgufFile:
+    file = GgufFile.read(path)
+    check_readable(file)
+    return file
 
 
 def write_gguf(file: GgufFile, folder: Path, report: Say, warn: Say) -> None:
@@ -138,26 +148,25 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _reader_version() -> str:
-    from importlib.metadata import version
-
-    return version("openvino-genai")
-
-
-def _digest(file: GgufFile, cache: Path) -> str:
-    """SHA-256 of all parts; kept by name, size and times of a file, so that a start need not read it."""
-    states = [(part, part.stat()) for part in (part.resolve() for part in file.parts)]
+def _note(parts: Sequence[Path], cache: Path) -> Path:
+    """Where the digest of these files is kept, by names, sizes and times: a start need not read them."""
+    states = [(part, part.stat()) for part in (part.resolve() for part in parts)]
     text = "".join(
         f"{part}\0{s.st_size}\0{s.st_mtime_ns}\0{s.st_ino}\0{s.st_ctime_ns}\0" for part, s in states
     )
-    known = cache / "digests" / hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
-    if known.is_file() and len(found := known.read_text(encoding="ascii")) == 64:
-        return found
+    return cache / "digests" / hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+
+def _noted(note: Path) -> str | None:
+    digest = note.read_text(encoding="ascii", errors="replace") if note.is_file() else ""
+    return digest if len(digest) == 64 else None
+
+
+def _digest(parts: Sequence[Path]) -> str:
+    """SHA-256 of all parts, one after the other."""
     digest = hashlib.sha256()
-    for part in file.parts:
+    for part in parts:
         with part.open("rb") as opened:
             while chunk := opened.read(_CHUNK):
                 digest.update(chunk)
-    known.parent.mkdir(parents=True, exist_ok=True)
-    known.write_text(digest.hexdigest(), encoding="ascii")
     return digest.hexdigest()

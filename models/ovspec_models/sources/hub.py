@@ -10,11 +10,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ovspec_models.reasons import first_line
+from ovspec_models.sources.gguf_file import part_names
 
 _PART = r"[A-Za-z0-9][\w.-]*"
 _NAME = re.compile(rf"({_PART}/{_PART})(?:@([\w./-]+))?(?::([\w./ -]+\.gguf))?")
 _FILES = (".gguf", ".xml", ".bin", ".json", ".safetensors")  # how names of files end, and no model's
-_SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 # What is fetched of a folder of IR: no code, and no weights of another form.
 _WANTED = (
     *("openvino_*.xml", "openvino_*.bin", "*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt"),
@@ -128,7 +128,7 @@ def wanted_files(name: HubName, files: Sequence[str]) -> list[str]:
         return _parts(name.file, ggufs)
     if "openvino_model.xml" in files:
         return [file for file in files if any(_fits(file, pattern) for pattern in _WANTED)]
-    firsts = [file for file in ggufs if "-of-" not in file or "-00001-of-" in file]
+    firsts = [file for file in ggufs if file == part_names(file)[0]]
     if len(firsts) == 1:
         return _parts(firsts[0], ggufs)
     if firsts:
@@ -158,12 +158,8 @@ def _some(name: HubName, files: Sequence[str]) -> str:
 
 
 def _parts(file: str, files: Sequence[str]) -> list[str]:
-    """A file, and the other parts that it was split into behind it."""
-    split = _SPLIT.search(file)
-    if split is None:
-        return [file]
-    begin, end = file[: split.start()], f"-of-{split[1]}.gguf"
-    return [part for part in files if part.startswith(begin) and part.endswith(end)]
+    """A file, or those parts of it that there are, the first one first."""
+    return [part for part in part_names(file) if part in files]
 
 
 def _status(error: BaseException | None) -> int | None:
@@ -183,8 +179,8 @@ def _refusal(name: HubName, error: Exception) -> str:
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return (
-            f"{where} no such model is to be seen: correct the name, or log in with `hf auth login` or "
-            "HF_TOKEN"
+            f"{where} there is no such model, or it is private: correct the name, or log in with "
+            "`hf auth login` or HF_TOKEN"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return f"{where} the model has no revision {name.revision}: leave @{name.revision} out, or correct it"

@@ -182,8 +182,6 @@ def summary_line(metrics: PerfMetrics) -> str:
         parts.append(f"mean acceptance length {metrics.get_mean_acceptance_length():.2f}")
     if 0.0 < metrics.get_drafting_share() < 0.5:
         parts.append(f"drafting paid in {metrics.get_drafting_share():.0%} of the steps only")
-    if metrics.get_acceptance_collapses():
-        parts.append(f"acceptance COLLAPSED {metrics.get_acceptance_collapses()} times")
     if metrics.get_attention_density() < 1.0:
         parts.append(f"attention density {metrics.get_attention_density():.2f}")
     if metrics.get_prefill_density() < 1.0:

@@ -140,8 +140,6 @@ class LLMEngine:
         if request.cached is not None:
             sequence.target, sequence.draft = request.cached
         schedule = request.schedule or mode.schedules.of(settings)
-        if not any(state.schedule is schedule for state in self._states.values()):
-            schedule.begin()
         raw = request.metrics
         meter = self._meters.setdefault(id(raw), Meter(raw))
         self._states[request.request_id] = state = RequestState(
@@ -340,10 +338,6 @@ class LLMEngine:
                 self.drafter.release(sequence)
 
     def _forget(self, state: RequestState) -> None:
-        state.meter.raw.acceptance_collapses = max(
-            state.meter.raw.acceptance_collapses, state.schedule.collapses
-        )
-        self._planner.forget(state)
         self._scheduler.remove(state)
         del self._states[state.request.request_id]
         if not any(other.meter is state.meter for other in self._states.values()):

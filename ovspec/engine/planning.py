@@ -7,7 +7,6 @@ from collections.abc import Sequence as SequenceOf
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.allotment import allot
 from ovspec.engine.request_state import RequestState
-from ovspec.engine.shadow import ShadowDrafts
 from ovspec.engine.speculation import Speculation, Step
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
@@ -25,14 +24,13 @@ class Planner:
     def __init__(self, drafter: Drafter | None, speculation: Speculation) -> None:
         self._drafter = drafter
         self._speculation = speculation
-        self._shadows = ShadowDrafts(drafter) if drafter and drafter.needs_no_model else None
         # The requests of each group, and what its step began with and was to do.
         self._planned: list[tuple[list[int], StepState, Plan]] = []
 
     def plan(self, decoding: SequenceOf[RequestState]) -> list[Plan]:
         """What each request is to do in the next step."""
         self._planned, plans = [], dict[int, Plan]()
-        if len(decoding) == 1 and not self._shadows and (plan := self._schedule_of(decoding).constant):
+        if len(decoding) == 1 and (plan := self._schedule_of(decoding).constant):
             return [plan]
         groups: dict[tuple[int, int], list[int]] = {}
         for index, state in enumerate(decoding):
@@ -45,10 +43,7 @@ class Planner:
                 before = self._state(requests)
                 plan = schedule.plan(before)
                 self._planned.append((group, before, plan))
-            if self._shadows and plan.shadow_tokens:
-                self._shadows.draft([state.sequence for state in requests], plan.shadow_tokens)
-            for index, tokens in zip(group, self._tokens(requests, plan), strict=True):
-                plans[index] = plan._replace(num_assistant_tokens=tokens)
+            plans |= zip(group, self._shares(requests, plan), strict=True)
         return [plans[index] for index in range(len(decoding))]
 
     def _schedule_of(self, requests: SequenceOf[RequestState]) -> Schedule:
@@ -92,26 +87,28 @@ class Planner:
                 step.commit_duration if commits else 0.0,
                 sum(count for count, _ in commits),
                 sum(kept for _, kept in commits),
-                self._shadows.decided([r.sequence for r in requests]) if self._shadows else (),
+                tuple(step.matches[index] for index in group),
+                tuple(step.judged[index] for index in group),
+                tuple(step.held[index] for index in group),
+                sum(step.proposed[index] for index in group if not step.matches[index]),
             )
-            requests[0].schedule.observe(outcome)
-            for _ in range(step.passes - 1):  # plain ones, each a step to the schedule
-                requests[0].schedule.observe(outcome._replace(shadows=()))
+            for _ in range(step.passes):  # several are plain ones, each a step to the schedule
+                requests[0].schedule.observe(outcome)
 
-    def forget(self, state: RequestState) -> None:
-        """A request has ended."""
-        if self._shadows is not None:
-            self._shadows.forget(state.sequence)
-
-    def _tokens(self, requests: SequenceOf[RequestState], plan: Plan) -> list[int]:
-        """Draft tokens of each request: with `auto` those that accept more get more."""
-        tokens = plan.num_assistant_tokens
-        settings = requests[0].sequence.settings
-        # Of trees the schedule drops what is not worth its row.
-        if len(requests) == 1 or settings.num_assistant_tokens_schedule != "auto" or settings.tree_depth:
-            return [tokens] * len(requests)
+    def _shares(self, requests: SequenceOf[RequestState], plan: Plan) -> list[Plan]:
+        """The plan of each request: with `auto` those that accept more of a model's drafts get more."""
+        settings, drafter = requests[0].sequence.settings, self._drafter
+        is_auto = settings.num_assistant_tokens_schedule == "auto" and not settings.tree_depth
+        # The schedule drops what of trees and lookups is not worth its row.
+        if len(requests) == 1 or not is_auto or drafter is None or not drafter.has_model:
+            return [plan] * len(requests)
         rooms = [min(MAX_NUM_ASSISTANT_TOKENS, self._speculation.room(state)) for state in requests]
-        return allot(tokens, [state.acceptance.rate for state in requests], rooms)
+        rates = [state.acceptance.rate for state in requests]
+        if plan.model is None:
+            numbers = allot(plan.num_assistant_tokens, rates, rooms)
+            return [plan._replace(num_assistant_tokens=tokens) for tokens in numbers]
+        numbers = allot(plan.model.tokens, rates, rooms)
+        return [plan._replace(model=plan.model._replace(tokens=tokens)) for tokens in numbers]
 
     def _state(self, requests: SequenceOf[RequestState]) -> StepState:
         longest = max(max(self._speculation.room(state) for state in requests), 0)
@@ -124,7 +121,8 @@ class Planner:
             pending=tuple(len(sequence.provisional) for sequence in sequences) if mode.commits else (),
             budget_scales=mode.budget_scales,
             commit_intervals=mode.commit_intervals,
-            can_shadow=self._shadows is not None,
+            has_lookup=self._drafter is not None and self._drafter.looks_up,
+            has_model=self._drafter is not None and self._drafter.has_model,
             trees=any(sequence.settings.branching_factor > 1 for sequence in sequences),
         )
 

@@ -65,6 +65,10 @@ class Step:
         proposed: tokens that were drafted for each request.
         depths: tokens on the longest path of each draft; for a chain, all of its tokens.
         accepted: number of draft tokens that verification accepted, per request.
+        matches: length of the match behind each draft of a lookup; 0 of a model.
+        judged: tokens of each draft that were compared with the target's own: also the first that was cut
+            off, where all before it were accepted.
+        held: how many of those were the target's.
         draft_duration: time of the drafting round in microseconds, like all durations.
         draft_model_duration: the part of it spent inside a model.
         verify_duration: of the pass.
@@ -77,6 +81,9 @@ class Step:
     proposed: list[int] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
+    matches: list[int] = field(default_factory=list)
+    judged: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
     draft_duration: float = 0.0
     draft_model_duration: float = 0.0
     verify_duration: float = 0.0
@@ -85,11 +92,15 @@ class Step:
     sampling_duration: float = 0.0
     passes: int = 1
 
-    def count(self, proposal: Proposal, accepted: int) -> None:
-        """Count the draft of the next request, of which so many tokens were accepted."""
+    def count(self, proposal: Proposal, accepted: int, following: int | None) -> None:
+        """Count the draft of the next request, of which so many tokens were accepted; and what followed."""
+        levels, dropped = proposal.depth, proposal.dropped[:1] if accepted == len(proposal.tokens) else []
         self.proposed.append(len(proposal.tokens))
-        self.depths.append(proposal.depth)
+        self.depths.append(levels)
         self.accepted.append(accepted)
+        self.matches.append(proposal.match)
+        self.judged.append(levels + len(dropped))
+        self.held.append(accepted + (dropped == [following]))
 
 
 class Speculation:
@@ -134,11 +145,11 @@ class Speculation:
         started = microseconds()
         count_pass(self.verifier.stats, decoding, [chunk.state for chunk in chunks])
         for index, (state, proposal, limit) in enumerate(zip(decoding, proposals, limits, strict=True)):
-            nodes = list[int]()
+            nodes, following = list[int](), None
             with state.faults():
-                nodes = self._take(state, proposal, logits[index], limit == DENSE)
+                nodes, following = self._take(state, proposal, logits[index], limit == DENSE)
                 self.verifier.show(index, state.sequence, nodes)
-            step.count(proposal, len(nodes))
+            step.count(proposal, len(nodes), following)
         for index, chunk in enumerate(chunks, len(decoding)):
             with chunk.state.faults():
                 self.verifier.show(index, chunk.state.sequence, ())
@@ -185,7 +196,7 @@ class Speculation:
         The host takes 90 us of an ordinary step, and a pass of a small model 100 to 400.
         """
         sequence, target = state.sequence, self.verifier.target
-        step, read = Step([0], [0], [0], passes=0), 0.0
+        step, read = Step([0], [0], [0], [0], [0], [0], passes=0), 0.0
         while not (step.passes and microseconds() >= self.until) and not sequence.finished:
             if (found := target.forward_next(sequence.target, sequence.tokens[-1:])) is None:
                 break
@@ -209,9 +220,12 @@ class Speculation:
         if self.drafter is None or not any(counts):
             return [Proposal() for _ in decoding]
         started = microseconds()
-        proposals = self.drafter.propose([state.sequence for state in decoding], counts)
-        if any(proposal.confidences for proposal in proposals):
-            drop_unlikely(proposals, [state.schedule for state in decoding])
+        asks = [
+            None if plan.model is None else plan.model._replace(tokens=min(plan.model.tokens, count))
+            for plan, count in zip(plans, counts, strict=True)
+        ]
+        proposals = self.drafter.propose([state.sequence for state in decoding], counts, asks)
+        drop_unlikely(proposals, [state.schedule for state in decoding])
         step.draft_duration = microseconds() - started
         step.draft_model_duration = self.drafter.last_duration
         return proposals
@@ -250,8 +264,12 @@ class Speculation:
 
     def _take(
         self, state: RequestState, proposal: Proposal, logits: NDArray[np.float32], dense: bool
-    ) -> list[int]:
-        """Accept what verification lets stand, as final tokens or as provisional ones; return it."""
+    ) -> tuple[list[int], int]:
+        """Accept what verification lets stand, as final tokens or as provisional ones.
+
+        Returns:
+            The accepted nodes, and the target's token behind them.
+        """
         sequence, parents = state.sequence, proposal.parents
         if parents is None:
             accepted = accept(sequence, proposal, logits)
@@ -271,13 +289,15 @@ class Speculation:
             take_provisional(state, tokens, writers)
         else:
             state.emit(tokens, writers, logits, [0, *(node + 1 for node in nodes)])
-        return nodes
+        return nodes, last
 
 
 def drop_unlikely(proposals: SequenceOf[Proposal], schedules: SequenceOf[Schedule]) -> None:
-    """Drop nodes that the schedules do not verify; the trees of one schedule are judged together."""
+    """Drop tokens that the schedules do not verify; the drafts of one schedule are judged together."""
     drafted: dict[int, list[float]] = {}
     for schedule, proposal in zip(schedules, proposals, strict=True):
+        if proposal.match and proposal.tokens:
+            proposal.confidences = schedule.likely(proposal.match, len(proposal.tokens))
         drafted.setdefault(id(schedule), []).extend(proposal.confidences or ())
     for schedule, proposal in zip(schedules, proposals, strict=True):
         if proposal.confidences:

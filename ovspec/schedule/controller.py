@@ -56,6 +56,7 @@ class AutoSchedule(Schedule):
         self._tokens = self._time = 0.0
         self._choice = _Choice(0.0, 0, 1.0, 0)
         self._served = self._since_plain = 0
+        self._nodes = float(max_num_assistant_tokens)
 
     def plan(self, state: StepState) -> Plan:
         """Lookups are asked for all they have; a model for what it is expected to gain by."""
@@ -86,6 +87,8 @@ class AutoSchedule(Schedule):
         """Keep the tokens of most expected worth: those whose probability is above the price of their row."""
         likely = sorted(confidences, reverse=True)
         best = int(np.argmax(self._worth(self._costs.cell(self._state.contexts), likely)))
+        if best == len(likely):
+            return 0.0
         return likely[best - 1] if best else math.inf
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -95,7 +98,9 @@ class AutoSchedule(Schedule):
             self._acceptance.observe(match, judged, held)
         if outcome.commit_rows:
             self._acceptance.observe_commit(scale, outcome.commit_rows, outcome.confirmed)
-        if not outcome.model_tokens:
+        if outcome.model_tokens:
+            self._nodes += (outcome.model_tokens / len(outcome.accepted) - self._nodes) / _SERVES
+        else:
             self._acceptance.fade()
             self._since_plain = 0
         keep = 1.0 - 1.0 / _STEPS
@@ -118,12 +123,14 @@ class AutoSchedule(Schedule):
         state, acceptance, sequences = self._state, self._acceptance, len(self._state.contexts)
         lengths = np.array([0, limit]) if state.trees else _LENGTHS[limit >= _LENGTHS]
         lengths = lengths if state.has_model else lengths[:1]
+        # Of a tree as many nodes as were kept of the last ones.
+        rows = np.minimum(lengths, self._nodes) if state.trees else lengths
         yielded = 1.0 + np.cumsum([0.0, *acceptance.likely(0, int(lengths[-1]))])[lengths]
         drafting = cell.draft.predict(sequences * lengths)
         reading = state.unread * self._costs.read_cost * yielded / max(1, min(state.remaining))
         found = []
         for scale, interval in product(state.budget_scales, state.commit_intervals or (None,)):
-            verify = cell.verify_at(scale).predict(sequences * lengths)
+            verify = cell.verify_at(scale).predict(np.round(sequences * rows).astype(np.int64))
             # A budget that was never tried is taken to be cheap, so it is tried.
             if len(state.budget_scales) > 1 and cell.verify[scale].is_empty:
                 verify = verify / 2

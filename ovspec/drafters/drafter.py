@@ -29,7 +29,7 @@ class Proposal:
         confidences: the probability that decoding comes to each token, of a tree by the model that drafted
             it, of a lookup by its match; no parent has less than its children. `None`: not known.
         match: of a lookup, how many of the last tokens stood before its tokens elsewhere; else 0.
-        dropped: of a chain, the tokens that were cut off its end before it was verified.
+        dropped: tokens that were cut off before it was verified.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -53,6 +53,7 @@ class Proposal:
             self.tokens, self.dropped = self.tokens[:count], self.tokens[count:]
             return
         kept = [node for node, confidence in enumerate(self.confidences) if confidence >= least]
+        self.dropped = [token for node, token in enumerate(self.tokens) if self.confidences[node] < least]
         places = {-1: -1, **{node: place for place, node in enumerate(kept)}}
         self.parents = [places[self.parents[node]] for node in kept]
         self.tokens, self.confidences = (

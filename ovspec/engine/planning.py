@@ -90,7 +90,7 @@ class Planner:
                 tuple(step.matches[index] for index in group),
                 tuple(step.judged[index] for index in group),
                 tuple(step.held[index] for index in group),
-                sum(step.proposed[index] for index in group if not step.matches[index]),
+                sum(step.drafted[index] for index in group if not step.matches[index]),
             )
             for _ in range(step.passes):  # several are plain ones, each a step to the schedule
                 requests[0].schedule.observe(outcome)

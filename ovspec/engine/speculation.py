@@ -69,6 +69,7 @@ class Step:
         judged: tokens of each draft that were compared with the target's own: also the first that was cut
             off, where all before it were accepted.
         held: how many of those were the target's.
+        drafted: tokens of each draft, those that were not verified included.
         draft_duration: time of the drafting round in microseconds, like all durations.
         draft_model_duration: the part of it spent inside a model.
         verify_duration: of the pass.
@@ -84,6 +85,7 @@ class Step:
     matches: list[int] = field(default_factory=list)
     judged: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
     draft_duration: float = 0.0
     draft_model_duration: float = 0.0
     verify_duration: float = 0.0
@@ -94,7 +96,10 @@ class Step:
 
     def count(self, proposal: Proposal, accepted: int, following: int | None) -> None:
         """Count the draft of the next request, of which so many tokens were accepted; and what followed."""
-        levels, dropped = proposal.depth, proposal.dropped[:1] if accepted == len(proposal.tokens) else []
+        levels, dropped = proposal.depth, proposal.dropped[:1]
+        if proposal.parents is not None or accepted < len(proposal.tokens):
+            dropped = []
+        self.drafted.append(len(proposal.tokens) + len(proposal.dropped))
         self.proposed.append(len(proposal.tokens))
         self.depths.append(levels)
         self.accepted.append(accepted)
@@ -196,7 +201,7 @@ class Speculation:
         The host takes 90 us of an ordinary step, and a pass of a small model 100 to 400.
         """
         sequence, target = state.sequence, self.verifier.target
-        step, read = Step([0], [0], [0], [0], [0], [0], passes=0), 0.0
+        step, read = Step([0], [0], [0], [0], [0], [0], [0], passes=0), 0.0
         while not (step.passes and microseconds() >= self.until) and not sequence.finished:
             if (found := target.forward_next(sequence.target, sequence.tokens[-1:])) is None:
                 break

@@ -99,7 +99,7 @@ class AutoSchedule(Schedule):
         if outcome.commit_rows:
             self._acceptance.observe_commit(scale, outcome.commit_rows, outcome.confirmed)
         if outcome.model_tokens:
-            self._nodes += (outcome.model_tokens / len(outcome.accepted) - self._nodes) / _SERVES
+            self._nodes += (sum(outcome.proposed) / len(outcome.accepted) - self._nodes) / _SERVES
         else:
             self._acceptance.fade()
             self._since_plain = 0

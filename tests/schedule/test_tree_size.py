@@ -91,7 +91,7 @@ def speed(
             matches=(0,),
             judged=(LEVELS if asked else 0,),
             held=(gained,),
-            model_tokens=proposed,
+            model_tokens=asked,
         )
         schedule.observe(outcome)
         tokens += gained + 1

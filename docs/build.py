@@ -11,6 +11,7 @@ import click
 
 import ovspec
 import ovspec.drafters
+import ovspec.rag
 from ovspec.cli import cli
 from ovspec.cli.help import GENERAL, ShortHelpCommand, parameter_groups, subcommands
 
@@ -39,7 +40,7 @@ ENVIRONMENT = {
 def python_api() -> str:
     """The public names, from their docstrings."""
     parts = ["# Python API", "Made from the docstrings by `docs/build.py`."]
-    for module in (ovspec, ovspec.drafters):
+    for module in (ovspec, ovspec.drafters, ovspec.rag):
         parts.append(f"# {module.__name__}")
         for name in sorted(module.__all__):
             parts.extend(_described(f"{module.__name__}.{name}", getattr(module, name)))

@@ -141,7 +141,23 @@ def fidelity_table(report: Report) -> list[str]:
     return markdown(["setting", "share read", "identical outputs", "top-1", "KL mean", "KL p99"], rows)
 
 
+def demo_table(report: Report) -> list[str]:
+    """The modes of the demo: tokens/s behind a story and behind short prompts, and figures of the story."""
+    rows = []
+    for mode in dict.fromkeys(answer["mode"] for answer in report["answers"]):
+        story, *short = (answer for answer in report["answers"] if answer["mode"] == mode)
+        speed = sum(answer["tokens_per_second"] for answer in short) / len(short)
+        per_pass = "-" if story["tokens_per_pass"] is None else f"{story['tokens_per_pass']:.2f}"
+        first, read = f"{story['ttft_ms'] / 1e3:.2f}", f"{story['density']:.2f}"
+        same = "yes" if report["same_as_plain"][mode] else "no"
+        rows.append([mode, f"{story['tokens_per_second']:.0f}", f"{speed:.0f}", per_pass, first, read, same])
+    speeds = ["tokens/s, story of 6,000 tokens", "tokens/s, short prompts"]
+    figures = ["tokens per pass", "first token s", "share read", "same text as plain"]
+    return markdown(["", *speeds, *figures], rows)
+
+
 FIGURES = {
+    "demo": Figure("../README.md", "ovspec demo", demo_table),
     "verify": Figure(
         "performance.md",
         "ovspec bench verify --shape qwen3-0.6b --context 128,4096,16384 --tokens 1,4,8",

@@ -150,6 +150,40 @@ TINY: dict[str, Tiny] = {
         **_ALTERNATING,
         lacks={"sliding_window": 500},
     ),
+    "Gemma 3n": _tiny(
+        "Gemma3nTextConfig",
+        *(WINDOW, 0, WINDOW, 0),
+        gated=3,
+        num_hidden_layers=4,
+        intermediate_size=[96] * 4,
+        activation_sparsity_pattern=[0.5, 0.0, 0.0, 0.0],
+        num_kv_shared_layers=2,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        head_dim=16,
+        vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=16,
+        laurel_rank=8,
+        lacks={"sliding_window": 500},
+    ),
+    "LFM2": _tiny(
+        "Lfm2Config",
+        0,
+        layer_types=["conv", "full_attention"],
+        conv_L_cache=3,
+        block_auto_adjust_ff_dim=False,
+    ),
+    "LFM2-MoE": _tiny(
+        "Lfm2MoeConfig",
+        0,
+        gated=1,
+        moe_layers=1,
+        layer_types=["conv", "full_attention"],
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        num_dense_layers=1,
+    ),
     "Granite": _tiny(
         "GraniteConfig",
         embedding_multiplier=4.0,
@@ -224,7 +258,13 @@ def random_model(tiny: Tiny, **changes: Any) -> Any:
 
     torch.manual_seed(3)
     config = getattr(transformers, tiny.config)(**{**tiny.sizes, **changes})
-    return transformers.AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    with torch.no_grad():
+        # Factors of one and biases of zero would be folded out of the graph.
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter += 0.2 * torch.randn_like(parameter)
+    return model
 
 
 def write_checkpoint(tiny: Tiny, folder: Path) -> Path:

@@ -31,6 +31,8 @@ class Family:
 _FULL = "sparse"
 _ALTERNATING = "sparse; layers with a sliding window dense, as they read little"
 _WINDOWED = "dense where the model has a sliding window, which reads little; sparse without one"
+_CONVOLVED = "sparse; layers of short convolutions keep a state of the text, as large for any context"
+_RECURRENT = "on CPUs; drafts are chains; prompts share nothing"
 _GATED = "each channel read once a pass as GatedMLP, which can keep them to a budget"
 _PLAIN = "dense: not a gated MLP"
 _ROUTED = "each read once a pass as SparseMoE, which can keep them to a budget"
@@ -45,7 +47,7 @@ FAMILIES = (
         ("qwen3_5_text",),
         "sparse; layers of linear attention keep a state of the text, which is as large for any context",
         _GATED,
-        note="also the text part of models with images; on CPUs; drafts are chains; prompts share nothing",
+        note=f"also the text part of models with images; {_RECURRENT}",
     ),
     Family("Qwen2-MoE", ("qwen2_moe",), _FULL, f"the shared expert: {_GATED}", _ROUTED),
     Family("Qwen3-MoE", ("qwen3_moe",), _FULL, "", _ROUTED),
@@ -68,6 +70,15 @@ FAMILIES = (
         note="attention without its soft-capping, as in transformers with its default (sdpa) attention",
     ),
     Family("Gemma 3", ("gemma3_text",), _ALTERNATING, _GATED, note="text models; images are not read"),
+    Family(
+        "Gemma 3n",
+        ("gemma3n_text",),
+        _ALTERNATING,
+        _GATED,
+        note="text models; the last layers read the keys and values of earlier ones",
+    ),
+    Family("LFM2", ("lfm2",), _CONVOLVED, _GATED, note=_RECURRENT),
+    Family("LFM2-MoE", ("lfm2_moe",), _CONVOLVED, _GATED, _ROUTED, _RECURRENT),
     Family("Granite", ("granite",), _FULL, _GATED),
     Family("SmolLM3", ("smollm3",), _FULL, _GATED, note="layers without RoPE are as sparse as the others"),
     Family("OLMo 2", ("olmo2",), _FULL, _GATED),

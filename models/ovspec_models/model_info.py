@@ -74,9 +74,10 @@ class ModelInfo:
     past the tokenizer's. ``max_position_embeddings`` counts the scaling of rotary embeddings; it is ``None``
     where config.json states no limit, as in families with ALiBi. ``why_no_more_positions`` says why
     texts end there where the model's scaling goes on. ``eos_token_ids`` are those of config.json, empty
-    where it names none. ``layer_windows`` is the sliding window of every layer with a cache, 0 for none.
+    where it names none. ``layer_windows`` is the sliding window of every layer with a cache, 0 for none;
+    ``num_kv_shared_layers`` counts the last layers, which read the caches of earlier ones.
     ``hidden_size`` to ``moe_intermediate_size`` are 0 where config.json says nothing. ``state_values``:
-    numbers that its layers of linear attention hold of a text of any length. ``shared_bytes``: weights of
+    numbers that its other layers hold of a text of any length. ``shared_bytes``: weights of
     another folder that it computes with too.
     """
 
@@ -90,6 +91,7 @@ class ModelInfo:
     max_position_embeddings: int | None
     eos_token_ids: frozenset[int]
     layer_windows: tuple[int, ...]
+    num_kv_shared_layers: int
     weight_bytes: int
     hidden_size: int
     intermediate_size: int
@@ -122,13 +124,13 @@ class ModelInfo:
 
     @property
     def num_kv_layers(self) -> int:
-        """Layers with a KV cache: all but those of linear attention and state spaces in ``layer_types``."""
+        """Layers with a KV cache of their own."""
         return len(self.layer_windows)
 
     @property
     def is_hybrid(self) -> bool:
         """Whether some layers keep a state of the text instead of keys and values."""
-        return self.num_kv_layers < self.num_hidden_layers
+        return self.num_kv_layers + self.num_kv_shared_layers < self.num_hidden_layers
 
     def kv_cache_bytes_per_token(self, precision: str, key_cache_quant_mode: str = "BY_CHANNEL") -> int:
         """Return the bytes of keys and values, all layers together, that one token takes in the cache.
@@ -205,6 +207,7 @@ def read_shape(folder: Path) -> dict[str, Any]:
         **_positions(path, text, model_type),
         "eos_token_ids": _eos_token_ids(path, config, text),
         "layer_windows": _layer_windows(path, text, model_type, layers),
+        "num_kv_shared_layers": _count(text, "num_kv_shared_layers"),
         **{name: _count(text, *names) for name, names in _COUNTS.items()},
         "state_values": _state_values(text),
     }
@@ -246,8 +249,8 @@ def refuse_gguf(path: Path, what: str) -> None:
             is_gguf = opened.read(4) == b"GGUF"
         if is_gguf or file.suffix == ".gguf":
             raise ValueError(
-                f"{what} '{file}' is a GGUF file, which ovspec does not read; export the Hugging Face "
-                "checkpoint it was made from: `ovspec export -m ... OUT`"
+                f"{what} '{file}' is a GGUF file: give the file where a model is to be run, or make a folder "
+                f"of it: `ovspec export -m {file} OUT`"
             )
 
 
@@ -337,20 +340,27 @@ def _kv_heads(path: Path, text: dict[str, Any], heads: int) -> int:
 
 
 def _state_values(text: dict[str, Any]) -> int:
-    """Of all layers of gated delta nets: a matrix per head, and the rows before a convolution's."""
+    """Of all layers of gated delta nets: a matrix per head, and the rows before a convolution's.
+
+    LFM2's layers have only the latter.
+    """
     types = text.get("layer_types")
     layers = types.count("linear_attention") if isinstance(types, list) else 0
     heads, key_heads = _count(text, "linear_num_value_heads"), _count(text, "linear_num_key_heads")
     key, value = _count(text, "linear_key_head_dim"), _count(text, "linear_value_head_dim")
     channels = 2 * key_heads * key + heads * value
-    return layers * (heads * key * value + channels * _count(text, "linear_conv_kernel_dim"))
+    delta = layers * (heads * key * value + channels * _count(text, "linear_conv_kernel_dim"))
+    convolutions = types.count("conv") if isinstance(types, list) else 0
+    return delta + convolutions * _count(text, "hidden_size") * _count(text, "conv_L_cache")
 
 
 def _layer_windows(path: Path, text: dict[str, Any], model_type: str, layers: int) -> tuple[int, ...]:
     types, given = text.get("layer_types"), text.get("sliding_window")
     window = given if is_int(given) and given > 0 else 0
     if isinstance(types, list):
-        kept = [t for t in types if isinstance(t, str) and t.endswith("attention")]
+        shared = _count(text, "num_kv_shared_layers")
+        own = types[: len(types) - shared] if shared < len(types) else types
+        kept = [t for t in own if isinstance(t, str) and t.endswith("attention")]
         windows = [window if t == "sliding_attention" else 0 for t in kept if not t.startswith("linear")]
         return tuple(windows) or (0,) * layers
     if text.get("use_sliding_window") is False:

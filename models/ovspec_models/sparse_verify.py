@@ -11,10 +11,9 @@ from typing import Any, Literal, TypeGuard
 from ovspec_models.shown import cut, shown
 from ovspec_transforms import Selection
 
-Query = Literal["last", "union"]
-Summary = Literal["mean", "min_max"]
+Rule = Literal["mass", "paper"]
 
-DEFAULT_L0 = 1024
+DEFAULT_L0 = 512
 DEFAULT_RHO = 0.1
 # The settings of each part that say how much it reads.
 AMOUNT_FIELDS = ("L0", "rho", "budget", "coverage")
@@ -29,6 +28,9 @@ _NUMBERS: dict[str, tuple[type, ...]] = {
 }
 # Settings that older versions wrote, each with the one value that means what this version does.
 _REMOVED: dict[str, str | None] = {
+    "query": None,
+    "summary": None,
+    "refresh_interval": None,
     "expert_rule": "mass",
     "expert_share_bound": None,
     "ffn_rule": "top_k",
@@ -45,29 +47,29 @@ class SparseVerify:
     where nothing is given. Lossy: the target's distribution is approximated. Prompts are read as
     `prefill` says. A setting that is `None` takes the calibrated value, or else the default.
 
-    Attention follows arXiv 2512.21911: contexts up to `L0` tokens are read whole; of the rest a share `rho`
-    is read, chosen by the last accepted token's query and the mean key of every block of 32 tokens. The first
-    block, the last block of the context and the draft's own blocks are always kept.
+    Contexts up to `L0` tokens are read whole; of the rest a share `rho` is read, in blocks of 32 tokens. Each
+    layer and KV head reads those that get most of the attention of all rows of the pass, as four mean keys a
+    block let it estimate. The first block, the last block of the context and the draft's own blocks are
+    always kept. Where that would read as many bytes as dense attention, summaries included, a pass is dense.
 
     Experts of a mixture are chosen once per pass, for all rows together: every row's first expert, then those
     with the largest routing weight summed over the rows. Channels of dense feed-forward layers are chosen
     once per pass too: those with the largest activated gate over the rows.
 
     Args:
-        L0: tokens up to which verification stays dense. Default 1024.
+        L0: tokens up to which verification stays dense. Default 512.
         rho: share of the tokens beyond `L0` that is read, 0 to 1. Default 0.1.
         budget: a fixed budget in tokens instead of `L0` and `rho`.
         coverage: read blocks until they hold this share of the attention as the scores estimate it, above
             0, up to 1 (dense), instead of `L0` and `rho` or `budget`.
-        query: "last", the last accepted token (default), or "union": a block's score is its largest over all
-            draft rows.
-        summary: what stands for a block's keys: "mean" (default), or "min_max" of every channel.
+        rule: "mass" (default), as above, or "paper": that of arXiv 2512.21911, by which the last accepted
+            token's query and the mean key of a block choose for all rows, at anchor layers, and the layers
+            after an anchor reuse its list. "mass" needs attention="native"; with "stock", the default is
+            "paper".
         sink_blocks: blocks at the start of the context that are always kept, at least 1 (default).
         local_blocks: blocks at its end that are always kept, at least 1 (default).
-        anchor_layers: layers that select for themselves, ascending from the first layer without a sliding
-            window; the layers after an anchor reuse its list. Default: the first three, then every fourth.
-        refresh_interval: verification steps that a sequence's lists serve, at least 1: every step selects
-            (default). A draft of which nothing is accepted, or a pass that reads everything, ends them early.
+        anchor_layers: with rule="paper", the layers that select, ascending from the first layer without a
+            sliding window. Default: the first three, then every fourth.
         expert_budget: experts of a layer that a pass reads: one number, or one per layer with experts; -1 is
             no limit.
         ffn_density: share of a feed-forward layer's channels that a pass reads, above 0, up to 1: one number,
@@ -83,11 +85,9 @@ class SparseVerify:
     budget: int | None = None
     anchor_layers: tuple[int, ...] | None = None
     coverage: float | None = None
-    query: Query | None = None
-    summary: Summary | None = None
+    rule: Rule | None = None
     sink_blocks: int | None = None
     local_blocks: int | None = None
-    refresh_interval: int | None = None
     expert_budget: int | tuple[int, ...] | None = None
     ffn_density: float | tuple[float, ...] | None = None
 
@@ -108,6 +108,11 @@ class SparseVerify:
         if anchors is not None and not (isinstance(anchors, tuple) and all(map(is_int, anchors))):
             raise ValueError(f"anchor_layers={shown(anchors)}: expected layer numbers, e.g. (0, 1, 2, 6)")
         _ = self.selection  # checks the other settings of attention
+        if anchors is not None and self.rule == "mass":
+            raise ValueError(
+                f"anchor_layers={shown(anchors)}: with rule='mass' every layer selects; leave it out, or use "
+                "rule='paper'"
+            )
         for number in numbers_of(self.expert_budget):
             if not is_int(number) or number < -1:
                 raise ValueError(

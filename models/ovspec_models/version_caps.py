@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from unittest.mock import patch
 
+from ovspec_models.hybrid_export import hybrid_exported
 from ovspec_models.private_names import misfit
-from ovspec_models.qwen35_export import qwen35_exported
 
-# Its cap for Gemma, Gemma 2 and the text part of Gemma 3 is transformers 5.0, for Qwen3.5 5.2. The family
-# tests compare their exports with transformers itself, for the version below; past that, its refusal stands.
+_CONFIGS = "optimum.exporters.openvino.model_configs"
+# By model_type. The family tests compare their exports with transformers itself, for the version below; past
+# that, optimum-intel's refusal stands.
+_CAPPED = {
+    "gemma": "GemmaOpenVINOConfig",
+    "gemma2": "GemmaOpenVINOConfig",
+    "gemma3_text": "GemmaOpenVINOConfig",
+    "glm": "GLMOpenVINOConfig",
+    "glm4": "GLMOpenVINOConfig",
+}
 _TESTED_TRANSFORMERS = "5.5.4"
 
 
@@ -20,14 +29,10 @@ def lifted_caps(model_type: str) -> Iterator[None]:
 
     A release without that cap says itself what it refuses. `model_type` is that of the text model.
     """
-    if model_type == "qwen3_5_text":
-        with qwen35_exported(_TESTED_TRANSFORMERS):
-            yield
-        return
-    if misfit("optimum.exporters.openvino.model_configs", ["GemmaOpenVINOConfig.MAX_TRANSFORMERS_VERSION"]):
-        yield
-        return
-    from optimum.exporters.openvino.model_configs import GemmaOpenVINOConfig
-
-    with patch.multiple(GemmaOpenVINOConfig, MAX_TRANSFORMERS_VERSION=_TESTED_TRANSFORMERS):
+    name = _CAPPED.get(model_type, "GemmaOpenVINOConfig")
+    with ExitStack() as stack:
+        stack.enter_context(hybrid_exported(model_type, _TESTED_TRANSFORMERS))
+        if not misfit(_CONFIGS, [f"{name}.MAX_TRANSFORMERS_VERSION"]):
+            config = getattr(import_module(_CONFIGS), name)
+            stack.enter_context(patch.object(config, "MAX_TRANSFORMERS_VERSION", _TESTED_TRANSFORMERS))
         yield

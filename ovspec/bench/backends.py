@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 import openvino as ov
 
 from ovspec.bench.cache_contents import fill
+from ovspec.engine.routing import sparse_attention
 from ovspec.eval.report import precisions
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.backends import Backends
@@ -41,7 +42,6 @@ def load_runner(
     runner: type[R],
     name: str,
     model: ov.Model,
-    anchor_layers: tuple[int, ...] | None,
     properties: Mapping[str, object],
     sparse: SparseVerify | None,
     linear: LinearBackend | None = None,
@@ -61,13 +61,15 @@ def load_runner(
     if name == "stock":
         return runner(model, device, AttentionConfig("stock"), properties, plugin_defaults=True)
     backend: ExpertBackend = "stock" if name == "portable" else "native"
-    selects = sparse is not None and sparse.limits_attention
+    attention = AttentionConfig(backend)
+    if sparse is not None and sparse.limits_attention:
+        attention = replace(sparse_attention(backend, sparse), coverage=1.0)
     experts = expert_config(backend, sparse) if sparse else None
     backends = Backends.resolve(
         model,
         device,
         properties,
-        AttentionConfig(backend, selects, anchor_layers),
+        attention,
         experts or ExpertConfig(backend, optional=True),
         ffn_config(backend, sparse) if sparse else None,
         linear if name == "native" else None,
@@ -142,9 +144,9 @@ class Subject:
         ids = self._rng.integers(0, self._vocab_size, tokens)
         self._sequence.length = context
         limits = Limits.of(sparse, context + tokens, self.runner.block_size)
-        self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
+        result = self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
         self._sequence.rollback(context)
-        stats, attention = self.runner.last_pass, self.runner.attention
+        stats, attention = result.stats, self.runner.attention
         selects = sparse is not None and attention.selects and attention.backend == "native"
         density = stats.attended_tokens / stats.context_tokens
         return Timing(

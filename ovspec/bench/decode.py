@@ -21,7 +21,7 @@ from ovspec.drafters import LayerSkipDrafter, SparseSelfDrafter
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
-from ovspec.eval.in_force import anchor_layers_of
+from ovspec.eval.in_force import SelectionInForce
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.runtime.cache import CachedSequence
@@ -53,7 +53,7 @@ class DecodeRecord:
         tokens_per_pass: tokens that a verification yielded.
         density: share of the context's cache that verification read, commits included.
         experts_read: mean number of experts of a layer that a verification read; 0 without a budget.
-        anchor_layers: those that selected what was read; `None` where none did.
+        selecting_layers: those that selected what was read; `None` where none did.
     """
 
     tokens_per_second: float
@@ -64,7 +64,7 @@ class DecodeRecord:
     commits: int
     density: float
     experts_read: float
-    anchor_layers: tuple[int, ...] | None = None
+    selecting_layers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,7 @@ class DecodeBench:
     def _player(self, name: str, model: ov.Model, tick: Tick) -> _Player:
         tick(f"compiling {name}")
         # The clone shares the weights.
-        runner = load_runner(
-            TracedRunner, name, model.clone(), self.source.anchor_layers, self.properties, self.sparse
-        )
+        runner = load_runner(TracedRunner, name, model.clone(), self.properties, self.sparse)
         rng = np.random.default_rng(0)
         # A pass writes the whole draft to the cache before acceptance.
         cached = random_context(runner, self.context + self.max_new_tokens + 64, rng)
@@ -157,6 +155,7 @@ class DecodeBench:
         started = perf_counter()
         tokens = engine.generate([request])[request.request_id]
         seconds = perf_counter() - started
+        selection = SelectionInForce.of(runner) if metrics.get_attention_density() < 1.0 else None
         return DecodeRecord(
             tokens_per_second=len(tokens) / seconds,
             tokens_per_pass=metrics.get_mean_acceptance_length(),
@@ -166,7 +165,9 @@ class DecodeBench:
             commits=len(metrics.raw_metrics.commit_durations),
             density=metrics.get_attention_density(),
             experts_read=metrics.get_experts_read(),
-            anchor_layers=anchor_layers_of(runner) if metrics.get_attention_density() < 1.0 else None,
+            selecting_layers=selection.layers
+            if selection and metrics.get_attention_density() < 1.0
+            else None,
         )
 
     def _verify(self, mode: str) -> VerifyMode:

@@ -10,7 +10,7 @@ from rich.table import Table
 from ovspec.bench.backends import SPARSE
 from ovspec.bench.rounds import Spread
 from ovspec.bench.source import ModelSource
-from ovspec.eval.in_force import verify_in_force
+from ovspec.eval.in_force import SelectionInForce, verify_in_force
 from ovspec.eval.machine import machine, versions
 from ovspec.eval.tables import table_of
 from ovspec.runtime.devices import is_cpu
@@ -55,7 +55,7 @@ class Report:
             after the other, and a change of the machine's speed affects the ratios.
         settings: settings in force by backend, from `Subject.settings`.
         sparse: what the sparse backends may read.
-        anchor_layers: their layers that select, if there are any.
+        selection: how they select, if they do.
     """
 
     source: ModelSource
@@ -68,7 +68,7 @@ class Report:
     records: list[Record]
     sparse: SparseVerify
     device: str = "CPU"
-    anchor_layers: tuple[int, ...] | None = None
+    selection: SelectionInForce | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object: machine, versions, model, bandwidth_gb_s, records."""
@@ -89,7 +89,7 @@ class Report:
             "interleaved": self.interleaved,
             "repeat": self.repeat,
             "precisions": self.settings,
-            "sparse": verify_in_force(self.sparse, self.anchor_layers),
+            "sparse": verify_in_force(self.sparse, self.selection),
             "expert_budget": self.sparse.expert_budget,
             "ffn_density": self.sparse.ffn_density,
             "records": [asdict(record) for record in self.records],

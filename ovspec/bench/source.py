@@ -23,7 +23,6 @@ class ModelSource:
     Attributes:
         name: name of the shape or the folder.
         weight_format: int8, int4, fp16, bf16 or fp32.
-        anchor_layers: calibrated anchor layers; `None`: default rule.
         operations: native operations in its IR.
     """
 
@@ -38,7 +37,6 @@ class ModelSource:
     max_position_embeddings: int
     shape: ModelShape | None = None
     folder: Path | None = None
-    anchor_layers: tuple[int, ...] | None = None
     operations: tuple[str, ...] = ()
 
     @classmethod
@@ -78,7 +76,6 @@ class ModelSource:
         """The model of a folder that `ovspec export` or `optimum-cli export openvino` wrote."""
         info = ModelInfo.read(folder)
         config = OvspecConfig.load(folder)
-        anchors = config.verify.anchor_layers if config and config.verify else None
         return cls(
             name=str(folder),
             synthetic=False,
@@ -90,7 +87,6 @@ class ModelSource:
             vocab_size=info.vocab_size,
             max_position_embeddings=info.max_position_embeddings or 2**31 - 1,
             folder=folder,
-            anchor_layers=tuple(anchors) if anchors else None,
             operations=tuple(config.operations) if config else (),
         )
 

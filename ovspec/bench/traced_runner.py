@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ovspec.bench.acceptance_trace import AcceptanceTrace, Confirmations
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.pass_result import PassResult
 from ovspec.runtime.tables import Rows
 
 # Larger than any logit of a model, and finite.
@@ -33,29 +33,23 @@ class TracedRunner(ModelRunner):
         self._drafts = trace.drafts() if trace else None
         self._confirmations = Confirmations(trace) if trace and commits else None
 
-    def forward(self, batch: SequenceOf[Rows]) -> NDArray[np.float32]:
+    def forward(self, batch: SequenceOf[Rows]) -> PassResult:
         """As `ModelRunner.forward`."""
-        rows = batch[0]
-        return self._traced(super().forward(batch), rows.tokens[-rows.sampled :], rows.parents, rows.is_dense)
+        rows, result = batch[0], super().forward(batch)
+        self._trace(result.logits, rows.tokens[-rows.sampled :], rows.parents, rows.is_dense)
+        return result
 
-    def forward_next(
-        self, sequence: CachedSequence, tokens: SequenceOf[int]
-    ) -> tuple[NDArray[np.float32], float] | None:
-        """As `ModelRunner.forward_next`."""
-        found = super().forward_next(sequence, tokens)
-        return found and (self._traced(found[0], np.array(tokens), None, True), found[1])
-
-    def _traced(
+    def _trace(
         self,
         logits: NDArray[np.float32],
         tokens: NDArray[np.int64],
         parents: NDArray[np.int32] | None,
         is_dense: bool,
-    ) -> NDArray[np.float32]:
-        """The logits `[tokens, vocab]` of a last token and its draft, changed as the trace says."""
+    ) -> None:
+        """Change the logits `[tokens, vocab]` of a last token and its draft as the trace says."""
         drafted = len(logits) - 1
         if self._drafts is None or drafted < 1:
-            return logits
+            return
         path = _path(parents, drafted)
         if self._confirmations is not None and is_dense:
             accepted = self._confirmations.take(drafted)
@@ -65,7 +59,6 @@ class TracedRunner(ModelRunner):
         if accepted < len(path) - 1:
             # No child has this token: those of a tree are consecutive numbers, this path's is the last.
             logits[path[accepted], (tokens[path[accepted + 1]] + 1) % logits.shape[1]] = _CERTAIN
-        return logits
 
 
 def _path(parents: NDArray[np.int32] | None, drafted: int) -> NDArray[np.int64]:

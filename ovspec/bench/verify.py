@@ -17,7 +17,7 @@ from ovspec.bench.report import Record, Report
 from ovspec.bench.rounds import Spread, check_at_least, check_names, check_positions, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.weight_traffic import WeightTraffic
-from ovspec.eval.in_force import anchor_layers_of
+from ovspec.eval.in_force import SelectionInForce
 from ovspec.memory.device_memory import device_bytes
 from ovspec.runtime.devices import is_cpu
 from ovspec.runtime.linear_backend import LinearBackend
@@ -98,7 +98,7 @@ class VerifyBench:
         bandwidth, threads = 0.0, 0
         timings: dict[Point, list[Timing]] = {}
         settings: dict[str, dict[str, str | int | None]] = {}
-        anchors: tuple[int, ...] | None = None
+        selection: SelectionInForce | None = None
         for names in [self.compiled_models] if interleaved else [(name,) for name in self.compiled_models]:
             subjects = {name: self._compile(name, model, tick) for name in names}
             if not threads and is_cpu(self.device):
@@ -108,10 +108,11 @@ class VerifyBench:
             backends = {b: subjects[MODELS[b]] for b in self.backends if MODELS[b] in subjects}
             settings |= {backend: subject.settings() for backend, subject in backends.items()}
             selecting = (subject.runner for backend, subject in backends.items() if backend in SPARSE)
-            anchors = next((found for runner in selecting if (found := anchor_layers_of(runner))), anchors)
+            found = (one for runner in selecting if (one := SelectionInForce.of(runner)))
+            selection = next(found, selection)
             timings |= self._time(backends, tick)
             # Two compiled models at once may be more than the memory holds.
-            del subjects, backends, selecting
+            del subjects, backends, selecting, found
             gc.collect()
         # The tokens decide which experts are read.
         weights = None if traffic.num_experts else traffic.always
@@ -129,7 +130,7 @@ class VerifyBench:
                 for point in product(self.contexts, self.tokens, self.backends)
             ],
             sparse=self.sparse,
-            anchor_layers=anchors,
+            selection=selection,
         )
 
     def _compile(self, name: str, model: ov.Model, tick: Tick) -> Subject:
@@ -144,7 +145,6 @@ class VerifyBench:
             ModelRunner,
             name,
             model.clone(),
-            self.source.anchor_layers,
             properties,
             self.sparse if any(MODELS[backend] == name for backend in SPARSE & {*self.backends}) else None,
             self.linear,

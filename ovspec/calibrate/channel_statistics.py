@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.pass_result import PassResult
 from ovspec_transforms import GATE_ACTIVATIONS, FfnLayer, watch_channels
 
 
@@ -24,11 +24,11 @@ class ChannelStatistics:
         self._covered = [np.zeros(layer.channels) for layer in self.layers]
         self._passes = 0
 
-    def observe(self, runner: ModelRunner) -> None:
-        """Add the activations of the runner's last pass."""
+    def observe(self, result: PassResult) -> None:
+        """Add the activations of a pass."""
         self._passes += 1
         for layer in self.layers:
-            gates = np.asarray(runner.output(f"{GATE_ACTIVATIONS}{layer.index}"), np.float64)
+            gates = np.asarray(result.output(f"{GATE_ACTIVATIONS}{layer.index}"), np.float64)
             scores = np.abs(gates).reshape(-1, layer.channels).max(axis=0)
             energy = np.sort(scores**2)[::-1]
             self._covered[layer.index] += np.cumsum(energy) / max(energy.sum(), 1e-30)

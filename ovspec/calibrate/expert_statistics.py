@@ -9,7 +9,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.calibrate.channel_statistics import points_to
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.pass_result import PassResult
 from ovspec_transforms import ROUTING_INDICES, ROUTING_WEIGHTS, MoELayer, watch_routing
 
 
@@ -25,12 +25,12 @@ class ExpertStatistics:
         self._covered = [np.zeros(layer.experts) for layer in self.layers]
         self._passes = 0
 
-    def observe(self, runner: ModelRunner) -> None:
-        """Add the routing of the runner's last pass."""
+    def observe(self, result: PassResult) -> None:
+        """Add the routing of a pass."""
         self._passes += 1
         for layer in self.layers:
-            indices = np.asarray(runner.output(f"{ROUTING_INDICES}{layer.index}")).reshape(-1, layer.top_k)
-            weights = np.asarray(runner.output(f"{ROUTING_WEIGHTS}{layer.index}"), np.float64)
+            indices = np.asarray(result.output(f"{ROUTING_INDICES}{layer.index}")).reshape(-1, layer.top_k)
+            weights = np.asarray(result.output(f"{ROUTING_WEIGHTS}{layer.index}"), np.float64)
             self._add(layer, indices.astype(np.int64), weights.reshape(indices.shape))
 
     def _add(self, layer: MoELayer, indices: NDArray[np.int64], weights: NDArray[np.float64]) -> None:

@@ -64,7 +64,7 @@ class TargetCalibration:
         """Measure candidates until all parts together meet the target.
 
         Args:
-            selecting: selection settings with the chosen anchors.
+            selecting: the rule of selection.
             texts: i64 `[tokens]` each.
             positions: number of positions to compare, over all texts.
             target: mean KL per position, nats.
@@ -74,7 +74,7 @@ class TargetCalibration:
         runner = ModelRunner(
             folder,
             "CPU",
-            sparse_attention("native", selecting, selecting.anchor_layers),
+            replace(sparse_attention("native", selecting), coverage=1.0),
             properties,
             experts=experts or ExpertConfig(optional=True),
             ffn=ffn_config("native", _first("channels", parts, self._given)),
@@ -84,7 +84,7 @@ class TargetCalibration:
             raise ValueError(
                 f"--data: the longest of {len(texts)} texts has fewer than 3 tokens; give longer texts"
             )
-        names = ("query", "summary", "sink_blocks", "local_blocks", "refresh_interval", "anchor_layers")
+        names = ("rule", "anchor_layers", "sink_blocks", "local_blocks")
         base = replace(self._given, **{name: getattr(selecting, name) for name in names})
         return search(meter.measure, base, parts, target)
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "export": "ovspec.cli.export:export",
     "generate": "ovspec.cli.generate:generate",
     "info": "ovspec.cli.info:info",
+    "rag": "ovspec.cli.rag:rag",
     "recommend": "ovspec.cli.recommend:recommend",
     "serve": "ovspec.cli.serve:serve",
     "train-head": "ovspec.cli.train_head:train_head",

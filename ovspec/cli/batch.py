@@ -18,6 +18,7 @@ from ovspec.cli.options import cache_size_option
 from ovspec.cli.output import with_progress
 from ovspec.cli.pipeline_options import max_context_option, pipeline_options, serving_pipeline
 from ovspec.cli.ray_options import cluster_from, ray_options, replicas_of_a_machine
+from ovspec_models.sources import model_name
 
 COMMON = (
     *("model", "served_model_name", "chat_template", "max_num_seqs", "draft_model", "drafter", "verify"),
@@ -94,7 +95,7 @@ def batch(requests: Path, answers: Path, **options: Any) -> int:
     template, name = read_template(options.pop("chat_template")), options.pop("served_model_name")
     most, bound, folder = options.pop("max_num_seqs"), options.pop("cache_size"), options["model"]
     load = partial(serving_pipeline, options, most, bound, replicas_of_a_machine(cluster))
-    open_model = partial(BatchModel, load, folder, name or folder.resolve().name, template, most)
+    open_model = partial(BatchModel, load, folder, name or model_name(folder), template, most)
     with BatchOutput(answers, entries) as output:
         left = [entry for entry in entries if entry.custom_id not in output.done]
         before = f"{len(output.done) - len(output.refused)} are answered already"

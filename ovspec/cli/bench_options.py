@@ -12,7 +12,7 @@ import click
 from ovspec.bench.plot import check_plot
 from ovspec.bench.source import ModelSource
 from ovspec.cli.help import GENERAL, Command, option_group
-from ovspec.cli.option_forms import PATH, Whole, typed_option
+from ovspec.cli.option_forms import MODEL, Whole, typed_option
 from ovspec.cli.output import show_report, with_progress
 from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
@@ -23,7 +23,7 @@ SIZES = ("layers", "vocab_size", "weight_format")
 
 source_options = option_group(
     GENERAL,
-    typed_option("--model", PATH, "Folder of an exported model."),
+    typed_option("--model", MODEL, "Folder of an exported model, GGUF file, or hub id."),
     click.option("--shape", metavar="NAME", help=f"Random weights instead: {', '.join(SHAPES)}."),
     typed_option("--layers", Whole(1), "With --shape: fewer layers than the real model has."),
     typed_option("--vocab-size", Whole(1), "With --shape: another vocabulary than 32000."),

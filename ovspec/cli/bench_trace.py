@@ -26,6 +26,7 @@ from ovspec.cli.output import with_progress
 from ovspec.cli.pipeline_options import PipelineChoice
 from ovspec.drafters import Auto
 from ovspec.eval import read_prompts
+from ovspec_models.sources import model_name
 
 
 @click.command()
@@ -72,7 +73,7 @@ def trace(
     texts = [prompt.text for prompt in read_prompts(prompts)[:limit]]
     pipeline = choice.start()
     read = ", sparse prefill" if choice.prefill else ""
-    source = f"{choice.model.resolve().name}, {drafter.name}, {verify}{read}, {len(texts)} prompts"
+    source = f"{model_name(choice.model)}, {drafter.name}, {verify}{read}, {len(texts)} prompts"
     recorded = with_progress(len(texts), lambda tick: record_trace(pipeline, texts, settings, source, tick))
     recorded.save(output)
     drafts, corrections = len(recorded.proposed), len(recorded.confirmed)

@@ -10,13 +10,13 @@ import click
 from ovspec.bundle import BundleReport, write_bundle
 from ovspec.bundle.bundle import Wheels
 from ovspec.cli.export import step_display
-from ovspec.cli.option_forms import PATH, default_option, json_flag
+from ovspec.cli.option_forms import MODEL, PATH, default_option, json_flag
 from ovspec.cli.options import draft_folder
 from ovspec.cli.output import print_json
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=PATH)
+@click.argument("folder", metavar="DIR", type=MODEL)
 @click.argument("out", type=PATH)
 @default_option(
     "--draft-model",

@@ -1,4 +1,4 @@
-"""Output of `ovspec calibrate --target-kl`."""
+"""Output of `ovspec calibrate`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,8 @@ from ovspec.eval.setting import Setting
 from ovspec_models.sparse_verify import SparseVerify
 
 
-def target_report(
-    target: TargetCalibration | None, found: Found | None, target_kl: float | None
-) -> dict[str, object]:
-    """The fields of the JSON object about the target; empty without a target."""
-    if target is None or found is None:
-        return {}
+def target_report(target: TargetCalibration, found: Found, target_kl: float) -> dict[str, object]:
+    """The fields of the JSON object about the target."""
     experts, channels = target.experts, target.channels
     return {
         "target_kl": target_kl,
@@ -35,7 +31,7 @@ def target_report(
     }
 
 
-def show_target(found: Found, target_kl: float | None) -> None:
+def show_target(found: Found, target_kl: float) -> None:
     """Print the setting of every part, and its KL alone and together with the others."""
     rows = [(part.name, _reads(part), *_cost(part.alone)) for part in found.parts]
     print_rows(("part", "reads", "KL alone", "top-1 alone"), [*rows, ("together", "", *_cost(found.joint))])

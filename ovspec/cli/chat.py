@@ -76,7 +76,7 @@ def chat(system: str | None, at_context_end: str, figures: bool, **options: Any)
         if results is None:
             continue
         if figures:
-            click.echo(summary_line(results.perf_metrics), err=True)
+            click.echo(summary_line(results.perf_metrics, pipeline.verify), err=True)
         if why := why_cut(results, choice, pipeline.max_model_len, settings["max_new_tokens"]):
             click.echo(f"[{why}, or ask the model to go on]", err=True)
 

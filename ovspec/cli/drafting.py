@@ -18,7 +18,7 @@ from ovspec_models.sparse_verify import SparseVerify
 
 drafting_options = option_group(
     "Drafting",
-    default_option("--draft-model", "auto", "DIR, auto (as exported) or none.", metavar="DIR"),
+    default_option("--draft-model", "auto", "As --model, auto (as exported) or none.", metavar="DIR"),
     typed_option(
         "--drafter",
         click.Choice(NAMES),

@@ -9,6 +9,8 @@ import click
 
 from ovspec.cli.bench_options import check_outputs
 from ovspec.cli.eval_lm import lm
+from ovspec.cli.eval_rag import rag
+from ovspec.cli.eval_selection import selection
 from ovspec.cli.help import ShortHelpCommand
 from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
 from ovspec.cli.options import float_list, int_list, json_option, prompts_options
@@ -16,7 +18,7 @@ from ovspec.cli.output import show_report, with_progress
 from ovspec.cli.pipeline_options import PipelineChoice, pipeline_options
 from ovspec.eval import FidelityEval, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.setting import sweep_option
-from ovspec.generation.generation_config import DEFAULT_NUM_ASSISTANT_TOKENS
+from ovspec.generation.drafting_settings import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec.verify.verify_mode import VerifyMode
 
@@ -36,6 +38,8 @@ def evaluate() -> None:
 
 
 evaluate.add_command(lm)
+evaluate.add_command(rag)
+evaluate.add_command(selection)
 
 
 COMMON = (

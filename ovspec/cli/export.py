@@ -15,15 +15,19 @@ from ovspec.cli.interrupts import ending_at_once
 from ovspec.cli.option_forms import PATH, default_option, typed_option
 from ovspec_models import export_model
 from ovspec_models.heads import HEAD_KINDS, add_head, check_target, open_head
-from ovspec_models.new_folder import remove_unfinished
+from ovspec_models.new_folder import check_new_folder, remove_unfinished
+from ovspec_models.sources.gguf_file import is_gguf
+from ovspec_models.sources.gguf_folder import export_gguf
+from ovspec_models.sources.hub import HubName, fetch
 
 # Formats in which heads are written, of those that models have.
+_TASK = "text-generation-with-past"
 _OF_HEADS = {"int4": "int8", "bf16": "fp16"}
 
 
 @click.command()
 @click.argument("out", type=PATH)
-@click.option("-m", "--model", required=True, help="Model id or folder of a checkpoint.")
+@click.option("-m", "--model", required=True, help="Model id or folder of a checkpoint, or GGUF file.")
 @click.option("--draft-model", help="Model id or folder of the draft model, exported to OUT/draft.")
 @click.option(
     "--eagle3", help="Folder of an EAGLE-3 head's checkpoint, exported to OUT/draft in place of a model."
@@ -35,7 +39,7 @@ _OF_HEADS = {"int4": "int8", "bf16": "fp16"}
 )
 @click.option("--medusa", help="The same for Medusa heads: config.json, and *.safetensors, *.bin or *.pt.")
 @click.option("--hydra", help="The same for Hydra heads: config.json, and *.safetensors, *.bin or *.pt.")
-@default_option("--task", "text-generation-with-past", "Task of the export.")
+@default_option("--task", _TASK, "Task of the export.")
 @typed_option(
     "--weight-format",
     click.Choice(["fp32", "fp16", "bf16", "int8", "int4"]),
@@ -73,10 +77,18 @@ _OF_HEADS = {"int4": "int8", "bf16": "fp16"}
 @typed_option("--cache-dir", PATH, "Where downloads are kept.")
 @click.option("--verbose", is_flag=True, help="Let the libraries' own output through.")
 def export(out: Path, model: str, sparse_moe: bool, sparse_ffn: bool, **options: Any) -> None:
-    """Export a checkpoint to OUT: IR, tokenizer, ovspec_config.json and a model card.
+    """Export a checkpoint or GGUF file to OUT: IR, tokenizer, ovspec_config.json and a model card.
 
     Flags are optimum-cli's. Needs the packages of the export extra, which a refusal names.
     """
+    file = gguf_file(model)
+    if file is not None:
+        given = {"sparse_moe": sparse_moe, "sparse_ffn": sparse_ffn, **options}
+        check_taken(given, model)
+        check_new_folder(out)
+        export_gguf(file, out, told, warn)
+        click.echo(f"exported to {out}; try: ovspec generate -m {out} -p 'Once upon a time'")
+        return
     wanted = {"sparse_moe": sparse_moe, "sparse_ffn": sparse_ffn}
     operations = [name for name, given in wanted.items() if given]
     heads = {kind: path for kind in HEAD_KINDS if (path := options.pop(kind)) is not None}
@@ -94,6 +106,30 @@ def export(out: Path, model: str, sparse_moe: bool, sparse_ffn: bool, **options:
     with step_display() as progress, ending_at_once(remove_unfinished):
         export_model(model, out, operations=operations, progress=progress, warn=warn, **options)
     click.echo(f"exported to {out}; try: ovspec generate -m {out} -p 'Once upon a time'")
+
+
+def gguf_file(model: str) -> Path | None:
+    """The GGUF file that `--model` is or names on a hub; `None` where it is a checkpoint."""
+    path = Path(model).expanduser()
+    name = None if path.exists() else HubName.of(model)
+    if name is not None and name.file is not None:
+        path = fetch(name, told)
+    return path if is_gguf(path) else None
+
+
+def check_taken(options: dict[str, Any], model: str) -> None:
+    """Refuse options that have no meaning for a GGUF file."""
+    for name, value in options.items():
+        if value not in (None, False, _TASK):
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for checkpoints, and {model} is a GGUF file, whose weights "
+                "are taken as they are: leave it out"
+            )
+
+
+def told(step: str) -> None:
+    """Print a step to standard error."""
+    click.echo(f"ovspec: {step}", err=True)
 
 
 def warn(line: str) -> None:

@@ -22,11 +22,13 @@ from ovspec.cli.pipeline_options import (
     prefix_option,
 )
 from ovspec.cli.waiting import reading
-from ovspec.eval.in_force import anchor_layers_of, prefill_in_force, verify_in_force
+from ovspec.eval.in_force import SelectionInForce, prefill_in_force, verify_in_force
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import FINISH_WORDS, DecodedResults
 from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.verify.verify_mode import VerifyMode
 from ovspec_models.jsonl import json_lines, read_utf8
+from ovspec_models.sparse_verify import SparseVerify
 
 COMMON = (
     *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "seed", "stop_strings"),
@@ -78,7 +80,7 @@ def generate(
         print_json(report(results, pipeline, choice))
     else:
         click.echo()
-        click.echo(summary_line(results.perf_metrics), err=True)
+        click.echo(summary_line(results.perf_metrics, pipeline.verify), err=True)
     if why := why_cut(results, choice, pipeline.max_model_len, settings["max_new_tokens"]):
         click.echo(f"[{why}]", err=True)
 
@@ -171,8 +173,8 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     return prompt
 
 
-def summary_line(metrics: PerfMetrics) -> str:
-    """One line of figures; it says if the output may differ from the model's own."""
+def summary_line(metrics: PerfMetrics, verify: VerifyMode = "dense") -> str:
+    """One line of figures; it says if the output may differ from the model's own, or that all was read."""
     parts = [
         f"{metrics.get_num_generated_tokens()} tokens",
         f"{metrics.get_throughput().mean:.1f} tokens/s",
@@ -184,6 +186,8 @@ def summary_line(metrics: PerfMetrics) -> str:
         parts.append(f"drafting paid in {metrics.get_drafting_share():.0%} of the steps only")
     if metrics.get_attention_density() < 1.0:
         parts.append(f"attention density {metrics.get_attention_density():.2f}")
+    elif isinstance(verify, SparseVerify) and metrics.raw_metrics.left_nothing_out:
+        parts.append("sparse verification would have saved nothing: all was read, exact")
     if metrics.get_prefill_density() < 1.0:
         parts.append(f"prefill density {metrics.get_prefill_density():.2f}")
     if metrics.get_experts_read():
@@ -209,7 +213,7 @@ def report(results: DecodedResults, pipeline: LLMPipeline, choice: PipelineChoic
     return {
         "text": results.texts[0],
         "finish_reason": FINISH_WORDS[results.finish_reasons[0]],
-        "verify": verify_in_force(pipeline.verify, anchor_layers_of(pipeline.runner)),
+        "verify": verify_in_force(pipeline.verify, SelectionInForce.of(pipeline.runner)),
         "prefill": prefill_in_force(pipeline.prefill),
         "lossless": not metrics.why_lossy and (plain or not metrics.identity_breakers),
         "identity_promised": not metrics.why_lossy and not metrics.identity_breakers,

@@ -20,7 +20,7 @@ from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.verify_cost import pass_costs
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.cli.device_report import report_device
-from ovspec.cli.option_forms import COUNT, PATH, json_flag, typed_option
+from ovspec.cli.option_forms import COUNT, MODEL, json_flag, typed_option
 from ovspec.cli.options import draft_folder, properties_from, property_option
 from ovspec.cli.output import print_json, print_rows, print_table
 from ovspec.eval.tables import table_of
@@ -29,6 +29,7 @@ from ovspec.generation.inputs import read_tokenizer
 from ovspec.memory.memory_plan import plan_memory
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import is_cpu, is_gpu, openvino_core, resolve_device
+from ovspec.runtime.layer_programs import LayerPrograms, layer_programs
 from ovspec.runtime.native_attention import why_not_native
 from ovspec.runtime.promises import promises
 from ovspec.runtime.row_check import check_rows
@@ -46,16 +47,19 @@ _SHAPE = (
 
 
 @click.command()
-@click.argument("folder", required=False, type=PATH)
+@click.argument("folder", required=False, type=MODEL)
 @typed_option("--context", int, "With FOLDER: plan the memory for so many tokens.")
 @click.option(
     "--bandwidth",
     is_flag=True,
     help="With FOLDER: estimate times too, from a measurement of the memory that takes 1 GiB of it.",
 )
+@click.option("--program", is_flag=True, help="With FOLDER: print the steps of its decoder layers.")
 @click.option("--self-check", is_flag=True, help="Run every native operation against its reference.")
 @typed_option(
-    "--model", PATH, "With --self-check: compute a text through this model in random splits and compare bits."
+    "--model",
+    MODEL,
+    "With --self-check: compute a text through this model in random splits and compare bits.",
 )
 @click.option(
     "--device", default="CPU", help="With --self-check: a device other than CPU to check; writes a report."
@@ -67,6 +71,7 @@ def info(
     folder: Path | None,
     context: int | None,
     bandwidth: bool,
+    program: bool,
     self_check: bool,
     model: Path | None,
     device: str,
@@ -97,6 +102,8 @@ def info(
         facts |= folder_facts(folder, bandwidth)
     elif bandwidth:
         raise ValueError("--bandwidth needs a model: ovspec info FOLDER --bandwidth")
+    if program:
+        facts["program"] = asdict(programs_of(folder))
     if context is not None:
         facts["memory"] = memory_facts(folder, context)
     checks = run_self_check() if self_check else []
@@ -112,6 +119,7 @@ def info(
         print_json(facts)
     else:
         estimate, memory = facts.pop("estimate", None), facts.pop("memory", None)
+        steps = facts.pop("program", None)
         facts.pop("verdict", None)
         if "identical_output" in facts:
             facts["identical_output"] = {
@@ -120,6 +128,8 @@ def info(
             }
         for title, entries in facts.items():
             show(title, entries)
+        if steps is not None:
+            show_program(steps)
         if memory is not None:
             show("memory, an estimate", memory_rows(memory))
         if estimate is not None:
@@ -130,6 +140,27 @@ def info(
         click.echo(said)
     failed = any(not check.ok for check in checks)
     return 1 if failed or (rows is not None and rows.difference) else 0
+
+
+def programs_of(folder: Path | None) -> LayerPrograms:
+    """The steps of a model's decoder layers."""
+    if folder is None:
+        raise ValueError("--program needs a model: ovspec info FOLDER --program")
+    if head_kind(folder) is not None:
+        raise ValueError(f"--program is for models, and {folder} is a head; give its target")
+    return layer_programs(folder)
+
+
+def show_program(program: dict[str, Any]) -> None:
+    """Print the steps of one layer of each kind."""
+    click.echo(
+        f"decoder layers: {program['layers']} of {program['of']} that attend to the text, in "
+        f"{program['operations']} operations DecoderLayers"
+    )
+    for kind in program["kinds"]:
+        click.echo(f"\n{kind['count']} layer{'s' * (kind['count'] > 1)} like this:")
+        for line in kind["lines"]:
+            click.echo(f"  {line}")
 
 
 def verdict(checks: Sequence[CheckResult], where: str) -> str:

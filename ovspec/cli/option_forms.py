@@ -10,8 +10,29 @@ from typing import Any
 import click
 
 from ovspec.cli.help import Command
+from ovspec_models.sources import model_folder
 
 PATH = click.Path(path_type=Path)
+
+
+class _Model(click.Path):
+    """A model's folder, GGUF file, or name on a hub, as the folder of its IR."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The folder, made of a file or fetched where it is none."""
+        return value if isinstance(value, Path) else given_model(value)
+
+
+MODEL = _Model()
+
+
+def given_model(model: str) -> Path:
+    """The folder of a model that is given by its folder, GGUF file or name; what it takes goes to stderr."""
+    return model_folder(
+        model,
+        report=lambda step: click.echo(f"ovspec: {step}", err=True),
+        warn=lambda line: click.echo(f"ovspec: warning: {line}", err=True),
+    )
 
 
 class _Bounded:

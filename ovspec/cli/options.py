@@ -13,15 +13,18 @@ from typing import Any, ClassVar, Literal
 import click
 
 from ovspec.cli.help import GENERAL, Command, option_group
-from ovspec.cli.option_forms import COUNT, PATH, bounded, default_option, typed_option
+from ovspec.cli.option_forms import COUNT, MODEL, PATH, bounded, default_option, given_model, typed_option
 from ovspec.drafters import Assistant, Auto
 from ovspec.verify.sparse_prefill import SparsePrefill
 from ovspec_models import OvspecConfig
 from ovspec_models.sparse_verify import PER_LAYER_FIELDS, SparseVerify
+from ovspec_transforms import RULES
 
 _SELECTION_TITLE = "Sparse verification: attention"
 
-model_option = click.option("-m", "--model", type=PATH, required=True, help="Folder with the model's IR.")
+model_option = click.option(
+    "-m", "--model", type=MODEL, required=True, help="Folder with the model's IR, GGUF file, or hub id."
+)
 
 
 def data_option(help_text: str) -> Callable[[Command], Command]:
@@ -120,9 +123,9 @@ _verify_option = option_group(
         metavar="MODE",
     ),
 )
-_anchors_option = option_group(
+anchors_option = option_group(
     _SELECTION_TITLE,
-    click.option("--anchor-layers", help="Sparse: layers that select blocks, e.g. 0,1,2,6,10."),
+    click.option("--anchor-layers", help="Sparse, rule paper: layers that select blocks, e.g. 0,1,2,6,10."),
 )
 
 
@@ -137,7 +140,7 @@ def memory_limit_from(options: dict[str, Any]) -> float | None:
 
 def verify_options(command: Command) -> Command:
     """`--verify` and the settings of sparse verification."""
-    return _verify_option(selection_options(_anchors_option(weight_options(command))))
+    return _verify_option(selection_options(anchors_option(weight_options(command))))
 
 
 def prefill_from(options: dict[str, Any]) -> SparsePrefill | None:
@@ -186,20 +189,13 @@ selection_options = option_group(
         "--coverage", float, "Sparse: share of the estimated attention to read instead of a budget."
     ),
     click.option(
-        "--selection-query",
-        "query",
-        type=click.Choice(["last", "union"]),
-        help="Sparse: select with the last accepted token, or with all draft rows.",
-    ),
-    click.option(
-        "--key-summary",
-        "summary",
-        type=click.Choice(["mean", "min_max"]),
-        help="Sparse: how the keys of a block are summarised.",
+        "--selection-rule",
+        "rule",
+        type=click.Choice(RULES),
+        help="Sparse: select by the attention of all rows in every layer (default), or as the paper does.",
     ),
     typed_option("--sink-blocks", int, "Sparse: blocks at the start that are always read."),
     typed_option("--local-blocks", int, "Sparse: blocks at the end that are always read."),
-    typed_option("--refresh-interval", int, "Sparse: verification steps that a block list serves."),
 )
 weight_options = option_group(
     "Sparse verification: experts and feed-forward channels",
@@ -215,7 +211,7 @@ weight_options = option_group(
     ),
 )
 # Fields of SparseVerify whose option has another name.
-_OPTION_NAMES = {"L0": "l0", "query": "selection-query", "summary": "key-summary"}
+_OPTION_NAMES = {"L0": "l0", "rule": "selection-rule"}
 
 
 def sparse_from(options: dict[str, Any], anchor_layers: str | None = None) -> SparseVerify:
@@ -282,7 +278,7 @@ def draft_folder(model: Path, draft_model: str, drafter: str | None = None) -> P
     Only some drafters have a use for the latter.
     """
     if draft_model not in ("auto", "none"):
-        return Path(draft_model)
+        return given_model(draft_model)
     if draft_model == "none" or drafter not in (None, Assistant.name, Auto.name):
         return None
     config = OvspecConfig.load(model) if model.is_dir() else None

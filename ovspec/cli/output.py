@@ -72,6 +72,14 @@ def show_report(
         click.echo(line)
 
 
+def save_report(body: Mapping[str, Any], json_path: Path | None) -> None:
+    """Write `body` to the file of `--json`, if one is given; `-` prints it."""
+    if json_path == Path("-"):
+        print_json(body)
+    elif json_path is not None:
+        save_text(json.dumps(body, indent=2), json_path)
+
+
 def print_json(body: Mapping[str, Any]) -> None:
     """Print one JSON object."""
     click.echo(json.dumps(body, indent=2))

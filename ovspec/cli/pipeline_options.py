@@ -27,7 +27,8 @@ from ovspec.cli.options import (
 )
 from ovspec.cli.waiting import loading
 from ovspec.drafters import DrafterChoice
-from ovspec.generation.generation_config import ACCEPTANCE_RULES, updated
+from ovspec.generation.drafting_settings import ACCEPTANCE_RULES
+from ovspec.generation.generation_config import updated
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline import LLMPipeline

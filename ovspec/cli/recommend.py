@@ -12,7 +12,7 @@ import click
 
 from ovspec.bench.recommend import RecommendBench, Trial, best_of
 from ovspec.cli.generate import read_prompt
-from ovspec.cli.option_forms import PATH, default_option, json_flag, typed_option
+from ovspec.cli.option_forms import MODEL, PATH, default_option, json_flag, typed_option
 from ovspec.cli.options import (
     draft_folder,
     memory_limit_from,
@@ -24,7 +24,7 @@ from ovspec.cli.output import print_json, print_rows, with_progress
 
 
 @click.command()
-@click.argument("model", metavar="DIR", type=PATH)
+@click.argument("model", metavar="DIR", type=MODEL)
 @click.option("-p", "--prompt", help="A prompt as you use the model for.  [default: a story]")
 @typed_option("--prompt-file", PATH, "File with such a prompt.")
 @default_option("--max-new-tokens", 64, type=click.IntRange(8, 4096))

@@ -21,6 +21,7 @@ from ovspec.cli.pipeline_options import (
     serving_pipeline,
 )
 from ovspec.cli.ray_options import cluster_from, ray_options, replicas_of_a_machine
+from ovspec_models.sources import model_name
 
 COMMON = (
     *("model", "draft_model", "verify", "budget", "host", "port", "api_keys", "served_model_name"),
@@ -44,6 +45,9 @@ _limit_options = option_group(
         type=SECONDS,
     ),
 )
+
+
+_SETTINGS = ("host", "port", "origins", "chat_template", "log_level", "strict_fields")
 
 
 @click.command(cls=ShortHelpCommand, common=COMMON)
@@ -71,6 +75,11 @@ _limit_options = option_group(
     type=click.Choice(["critical", "error", "warning", "info", "debug", "trace"]),
     metavar="LEVEL",
 )
+@click.option(
+    "--strict-fields",
+    is_flag=True,
+    help="Refuse bodies with unknown fields; else these are ignored, and named in X-Ignored-Fields.",
+)
 @typed_option("--chat-template", PATH, "In place of the model's.", metavar="FILE")
 @_limit_options
 @ray_options
@@ -82,7 +91,8 @@ def serve(**options: Any) -> None:
     """Serve a model with OpenAI's interface, a page for people at /, and metrics for Prometheus.
 
     SIGTERM or Ctrl-C ends it: what runs is finished, a second one gives it up. Paths: /v1/chat/completions,
-    /v1/completions, /v1/models, /tokenize, /detokenize, /health, /metrics, /openapi.json.
+    /v1/completions, /v1/models (also under /v3), /tokenize, /detokenize, /health, /ping, /version, /metrics,
+    /openapi.json.
     """
     need_extra("serve", "starlette", "uvicorn", "prometheus_client", "pydantic")
     # Imported now: this module is loaded for help too, which needs no extra.
@@ -98,9 +108,9 @@ def serve(**options: Any) -> None:
     cluster, name = cluster_from(options), options.pop("served_model_name")
     settings = ServerSettings(
         keys=options.pop("api_keys"),
-        name=name or options["model"].resolve().name,
+        name=name or model_name(options["model"]),
         limits=limits,
-        **{field: options.pop(field) for field in ("host", "port", "origins", "chat_template", "log_level")},
+        **{field: options.pop(field) for field in _SETTINGS},
     )
     bound = options.pop("cache_size")
     share = replicas_of_a_machine(cluster)

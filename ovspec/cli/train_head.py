@@ -10,7 +10,7 @@ import click
 
 from ovspec.cli.extras import need_extra
 from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.option_forms import ABOVE_ZERO, COUNT, PATH, default_option, json_flag, typed_option
+from ovspec.cli.option_forms import ABOVE_ZERO, COUNT, MODEL, PATH, default_option, json_flag, typed_option
 from ovspec.cli.options import data_option, int_list, properties_from, property_option
 from ovspec.cli.output import print_json
 from ovspec.drafters.eagle3 import eagle3_boundaries
@@ -31,7 +31,7 @@ COMMON = (
 
 
 @click.command("train-head", cls=ShortHelpCommand, common=COMMON)
-@typed_option("--target", PATH, "Folder with the target's IR.", required=True, metavar="DIR")
+@typed_option("--target", MODEL, "Folder with the target's IR.", required=True, metavar="DIR")
 @data_option("Texts, one JSON value per line; best are those that the target wrote.")
 @default_option("--kind", TRAINED_KINDS[0], "Of the head.", type=click.Choice(TRAINED_KINDS))
 @typed_option(

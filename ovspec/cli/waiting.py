@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ovspec.pipeline.generation_call import PromptProgress
+from ovspec_models.sources import model_name
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def loading(model: Path, shown: bool = True, told: bool = False) -> Iterator[Non
         shown: without it there is no bar.
         told: whether a line says afterwards how long it took, on a terminal or not.
     """
-    name, started = model.resolve().name, time.perf_counter()
+    name, started = model_name(model), time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with _bar(shown, *columns) as bar:
         if bar is not None:

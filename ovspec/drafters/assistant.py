@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from ovspec.drafters.draft_tree import DraftTree, depth_of
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.drawing import draw
-from ovspec.drafters.steps_at_once import draft_at_once, takes_logits
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
-from ovspec.runtime.unrolled_steps import FIRST_ROWS, UnrolledSteps
 from ovspec.runtime.warm_up import warm_up
 from ovspec.sampling.tree_acceptance import ROOT
 from ovspec_models.sparse_verify import SparseVerify
@@ -78,12 +76,9 @@ class AssistantDrafter(Drafter):
         self.sparse = sparse
         self.why_no_trees = runner.why_no_tree_mask
         self._keeps_paths = not runner.why_no_trees
-        self._unrolled = UnrolledSteps.of(runner, vocab_size) if sparse is None else None
 
     def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
         """As many tokens as asked, within the positions of the draft model."""
-        if len(sequences) == 1 and (whole := self._at_once(sequences[0], counts[0])):
-            return {0: whole}
         for sequence in sequences:
             self._keep_path(sequence)
         lengths = [
@@ -118,24 +113,6 @@ class AssistantDrafter(Drafter):
                     still.append(index)
             drafting = still
         return proposals
-
-    def _at_once(self, sequence: Sequence, count: int) -> Proposal | None:
-        """The draft of the only sequence by one graph; `None` where none is compiled yet, or none can be."""
-        unrolled, length = self._unrolled, len(sequence.tokens)
-        begin, room = length - FIRST_ROWS, self._positions - length
-        steps = int(min(count, depth_of(sequence), room))
-        if unrolled is None or steps < 1 or begin < 0 or sequence.settings.branching_factor > 1:
-            return None
-        if not takes_logits(sequence, self._vocab_size):
-            return None
-        if sequence.draft.length < begin:
-            self._catch_up(sequence, None)
-        if (graph := unrolled.find(steps, most=room)) is None:
-            return None
-        sequence.draft.rollback(begin)
-        proposal = draft_at_once(unrolled, graph, sequence, sequence.tokens[begin:], steps)
-        self.last_duration += unrolled.duration if proposal else 0.0
-        return proposal
 
     def unread(self, sequences: SequenceOf[Sequence]) -> int:
         """Uncached tokens that need passes of their own before the first drafting pass."""
@@ -212,8 +189,8 @@ class AssistantDrafter(Drafter):
         """
         missing = sequence.uncached(sequence.draft)[:-1]
         if len(missing) > 1:
-            self.runner.prefill(sequence.draft, missing[:most], self._prefill_chunk)
-            self.last_duration += self.runner.last_pass.duration
+            read = self.runner.prefill(sequence.draft, missing[:most], self._prefill_chunk)
+            self.last_duration += read.duration
         return most is None or len(missing) <= most
 
     def _forward(self, drafts: SequenceOf[tuple[Sequence, list[int]]]) -> NDArray[np.float32]:
@@ -226,8 +203,9 @@ class AssistantDrafter(Drafter):
         return self._logits(batch)
 
     def _logits(self, batch: SequenceOf[Rows]) -> NDArray[np.float32]:
-        logits = self.runner.forward(batch)
-        self.last_duration += self.runner.last_pass.duration
+        result = self.runner.forward(batch)
+        self.last_duration += result.duration
+        logits = result.logits
         missing = self._vocab_size - logits.shape[1]
         if missing > 0:
             return np.pad(logits, ((0, 0), (0, missing)), constant_values=-np.inf)

@@ -92,12 +92,12 @@ class DFlashDrafter(CachedHead):
         if not lengths:
             return proposals
         try:
-            logits = self.runner.forward([self._block(sequences[i], length) for i, length in lengths.items()])
-            self.last_duration = self.runner.last_pass.duration
+            result = self.runner.forward([self._block(sequences[i], length) for i, length in lengths.items()])
+            self.last_duration = result.duration
             self._pass_by(sequences, lengths)
             begin = 0
             for index, length in lengths.items():
-                places = logits[begin : begin + length]
+                places = result.logits[begin : begin + length]
                 proposals[index] = parallel_draft(sequences[index], counts[index], places)
                 begin += length
         finally:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.drawing import warn_of_logits
 from ovspec.generation.sequence import Sequence
+from ovspec.sampling.constraint import GrammarError
 from ovspec.sampling.sampling import NotFiniteError, checked_max
 from ovspec.sampling.tree_acceptance import ROOT
 
@@ -65,8 +66,11 @@ class DraftTree:
             likely = 0.0 if node == ROOT else self._log_probs[node]
             try:
                 children = _children(self._sequence, row, self._path(node), self._width)
+            except GrammarError:
+                continue  # the target's row says so
             except NotFiniteError as error:
-                warn_of_logits(str(error))
+                if self._sequence.processor.constraint is None:
+                    warn_of_logits(str(error))
                 continue
             for token, log_prob in children:
                 level.append(len(self._tokens))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ovspec.generation.sequence import Sequence
 from ovspec.sampling.sampling import Distribution
-from ovspec.sampling.tree_acceptance import depth
+from ovspec.sampling.tree_acceptance import ROOT, depth
 from ovspec.schedule.schedule import ModelAsk
 
 
@@ -52,14 +52,40 @@ class Proposal:
             count = sum(confidence >= least for confidence in self.confidences)
             self.tokens, self.dropped = self.tokens[:count], self.tokens[count:]
             return
-        kept = [node for node, confidence in enumerate(self.confidences) if confidence >= least]
         self.dropped = [token for node, token in enumerate(self.tokens) if self.confidences[node] < least]
-        places = {-1: -1, **{node: place for place, node in enumerate(kept)}}
-        self.parents = [places[self.parents[node]] for node in kept]
-        self.tokens, self.confidences = (
-            [self.tokens[node] for node in kept],
-            [self.confidences[node] for node in kept],
-        )
+        self._keep([node for node, confidence in enumerate(self.confidences) if confidence >= least])
+
+    def cut(self, sequence: Sequence) -> None:
+        """Drop what the sequence's grammar does not allow, and with it all that follows."""
+        constraint = sequence.processor.constraint
+        if constraint is None or not self.tokens:
+            return
+        if self.parents is None:
+            valid = constraint.valid(self.tokens)
+            del self.tokens[valid:], self.q[valid:]
+            settings = sequence.settings
+            if self.q and (settings.acceptance_rule == "block" or settings.acceptance_threshold < 1.0):
+                # What was drawn and is allowed was drawn from the rest of q.
+                self.q = [
+                    None if q is None else q.within(constraint.mask(self.tokens[:place]))
+                    for place, q in enumerate(self.q)
+                ]
+            return
+        paths: dict[int, list[int]] = {ROOT: []}
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            before = paths.get(parent)
+            if before is not None and not constraint.ends(before) and constraint.allows(before, token):
+                paths[node] = [*before, token]
+        self._keep(sorted(paths.keys() - {ROOT}))
+
+    def _keep(self, nodes: SequenceOf[int]) -> None:
+        """Keep these nodes of a tree, each with its parent."""
+        assert self.parents is not None
+        places = {ROOT: ROOT, **{node: place for place, node in enumerate(nodes)}}
+        self.parents = [places[self.parents[node]] for node in nodes]
+        self.tokens = [self.tokens[node] for node in nodes]
+        if self.confidences is not None:
+            self.confidences = [self.confidences[node] for node in nodes]
 
     def checked(self, name: str, k: int, vocab_size: int) -> Proposal:
         """Check the proposal and return it.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ovspec.drafters.drafter import Proposal
 from ovspec.generation.sequence import Sequence
+from ovspec.sampling.constraint import GrammarError
 from ovspec.sampling.sampling import NotFiniteError
 
 _LOG = logging.getLogger(__name__)
@@ -29,8 +30,11 @@ def draw(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) ->
     settings, drafted = sequence.settings, proposal.tokens
     try:
         token = _token(sequence, proposal, logits)
+    except GrammarError:
+        return False  # the target's row says so
     except NotFiniteError as error:
-        warn_of_logits(str(error))
+        if sequence.processor.constraint is None:  # a draft's vocabulary may have nothing that is allowed
+            warn_of_logits(str(error))
         return False
     drafted.append(token)
     threshold = settings.assistant_confidence_threshold

@@ -11,7 +11,7 @@ from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
-from ovspec.runtime.draft_runner import draft_runner
+from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_models.head_info import HeadInfo
 from ovspec_transforms import HeadParts, share_embedding, split_head
@@ -51,7 +51,7 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     check_size(info, parts, "embedding", embedded)
     ids = _target_ids(parts, info, target.vocab_size)
     own = ModelInfo.read(info.folder)
-    runner = draft_runner(parts.head, backends, own.weight_bytes)
+    runner = ModelRunner(parts.head, backends=backends)
     join = JoinedStates(parts, backends)
     positions = own.max_position_embeddings
     return RecurrentHead("eagle3", runner, join, ids, target.vocab_size, prefill_chunk, positions)

@@ -22,7 +22,6 @@ from ovspec.generation.sequence import Sequence
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.compile import read_model
 from ovspec.runtime.devices import openvino_core
-from ovspec.runtime.draft_runner import draft_runner
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_models.head_info import HeadInfo
@@ -62,7 +61,7 @@ def load_hydra(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_ch
     if not parts.has_prefix:
         return HydraDrafter(compiled(parts.states), heads)
     own = ModelInfo.read(info.folder)
-    runner = draft_runner(parts.states, backends, own.weight_bytes)
+    runner = ModelRunner(parts.states, backends=backends)
     return HydraPrefixDrafter(runner, heads, prefill_chunk, own.max_position_embeddings)
 
 
@@ -111,12 +110,12 @@ class HydraPrefixDrafter(CachedHead):
         if not asked:
             return {}
         chosen = [sequences[index] for index in asked]
-        given = self.runner.forward(
+        result = self.runner.forward(
             [replace(self._entries(sequence, self._known(sequence)), sampled=1) for sequence in chosen]
         )
-        self.last_duration = self.runner.last_pass.duration
+        self.last_duration = result.duration
         self._pass_by(sequences, asked)
-        drafts = self._heads.draft(chosen, [counts[index] for index in asked], given)
+        drafts = self._heads.draft(chosen, [counts[index] for index in asked], result.logits)
         self.last_duration += self._heads.duration
         for sequence in chosen:
             self._publish(sequence)

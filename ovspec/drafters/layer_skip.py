@@ -22,7 +22,6 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec_models.sparse_verify import SparseVerify
-from ovspec_transforms import BOUNDARY_STATES
 
 States: TypeAlias = NDArray[np.float32]
 Run: TypeAlias = Callable[[tuple[int, ...], States | None], States]
@@ -108,11 +107,11 @@ class LayerSkipDrafter(SparseSelfDrafter):
                 )
                 for index, sequence in enumerate(sequences)
             ]
-            self._target.forward(batch)
-            self.last_duration += self._target.last_pass.duration
+            result = self._target.forward(batch)
+            self.last_duration += result.duration
             for sequence in sequences:
                 sequence.target.rollback(len(sequence.tokens) - 1)
-            given = np.array(self._target.output(BOUNDARY_STATES), np.float32)
+            given = np.array(result.states, np.float32)
             return given.reshape(*shape, -1)
 
         skipped = choose_layers(run, self._number, self._skipped, self._anchors)

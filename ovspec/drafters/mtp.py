@@ -7,7 +7,7 @@ import numpy as np
 from ovspec.drafters.head_fit import check_states, read_head, share_with_target
 from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.runtime.backends import Backends
-from ovspec.runtime.draft_runner import draft_runner
+from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_models.head_info import HeadInfo
 from ovspec_transforms import whole_head
@@ -29,6 +29,6 @@ def load_mtp(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chun
     check_states(info, parts, target, 1)
     share_with_target(info, parts, target)
     own, ids = ModelInfo.read(info.folder), np.arange(target.vocab_size)
-    runner = draft_runner(parts.head, backends, own.weight_bytes)
+    runner = ModelRunner(parts.head, backends=backends)
     positions = own.max_position_embeddings
     return RecurrentHead("mtp", runner, None, ids, target.vocab_size, prefill_chunk, positions)

@@ -17,12 +17,9 @@ from ovspec.drafters.draft_tree import DraftTree
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.drawing import draw
 from ovspec.drafters.joined_states import JoinedStates
-from ovspec.drafters.steps_at_once import draft_at_once, takes_logits
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
-from ovspec.runtime.unrolled_steps import UnrolledSteps
-from ovspec_transforms import BOUNDARY_STATES
 
 
 class RecurrentHead(CachedHead):
@@ -51,7 +48,6 @@ class RecurrentHead(CachedHead):
         self._vocab_size = vocab_size
         self._full = np.zeros((0, vocab_size), np.float32)
         self.why_no_trees = runner.why_no_tree_mask
-        self._unrolled = UnrolledSteps.of(runner, vocab_size, target_ids)
 
     def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
         limits = self._drafting(sequences, counts)
@@ -68,12 +64,6 @@ class RecurrentHead(CachedHead):
             for index, tree in trees.items():
                 proposals[index] = tree.proposal()
             batch = self._first_rows(sequences, chains)
-            if len(chains) == 1 and (
-                whole := self._at_once(sequences[chains[0]], batch[0], limits[chains[0]])
-            ):
-                proposals[chains[0]] = whole
-                self._pass_by(sequences, chains)
-                return proposals
             drafting = chains
             while drafting:
                 logits, features = self._forward(batch)
@@ -90,19 +80,6 @@ class RecurrentHead(CachedHead):
         finally:
             self._drop_drafts(sequences, limits)
         return proposals
-
-    def _at_once(self, sequence: Sequence, entries: Rows, steps: int) -> Proposal | None:
-        """Draft all steps by one graph; `None` where none is compiled yet, or where not `takes_logits`."""
-        unrolled, rows = self._unrolled, steps + 1  # as many entries are new where all drafts were accepted
-        if unrolled is None or len(entries.tokens) > rows or not takes_logits(sequence, self._vocab_size):
-            return None
-        graph = unrolled.find(steps, rows, entries.features, self._positions - len(sequence.tokens))
-        if graph is None:
-            return None
-        tokens = entries.tokens.tolist()
-        proposal = draft_at_once(unrolled, graph, sequence, tokens, steps, entries.features)
-        self.last_duration += unrolled.duration if proposal else 0.0
-        return proposal
 
     def _draft_trees(self, sequences: SequenceOf[Sequence], trees: Mapping[int, DraftTree]) -> None:
         """Grow trees: after the true entries, each pass has all nodes so far as rows."""
@@ -131,9 +108,9 @@ class RecurrentHead(CachedHead):
 
     def _forward(self, batch: SequenceOf[Rows]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Logits over the target's vocabulary and own states of the sampled rows."""
-        logits = self._in_target_ids(self.runner.forward(batch))
-        self.last_duration += self.runner.last_pass.duration
-        return logits, np.array(self.runner.output(BOUNDARY_STATES), np.float32)
+        result = self.runner.forward(batch)
+        self.last_duration += result.duration
+        return self._in_target_ids(result.logits), np.array(result.states, np.float32)
 
     def _first_rows(self, sequences: SequenceOf[Sequence], indices: SequenceOf[int]) -> list[Rows]:
         """The true entries that a draft begins with."""

@@ -41,10 +41,10 @@ class SparseSelfDrafter(Drafter):
         try:
             while drafting:
                 batch = [self._rows(sequences[index], proposals[index]) for index in drafting]
-                logits = self._target.forward(batch)
-                self.last_duration += self._target.last_pass.duration
+                result = self._target.forward(batch)
+                self.last_duration += result.duration
                 still = []
-                for index, row in zip(drafting, logits, strict=True):
+                for index, row in zip(drafting, result.logits, strict=True):
                     confident = draw(sequences[index], proposals[index], row)
                     if confident and len(proposals[index].tokens) < counts[index]:
                         still.append(index)

@@ -15,7 +15,8 @@ from ovspec.drafters.drafter import Proposal
 from ovspec.engine.accept import accept
 from ovspec.engine.request import Writer
 from ovspec.engine.request_state import RequestState, count_pass, warn_of_pass
-from ovspec.engine.verifier import Verifier
+from ovspec.engine.request_step import RequestStep
+from ovspec.engine.verifier import Draft, Verifier
 from ovspec.runtime.warm_up import MOST_SAMPLED
 from ovspec.sampling.acceptance import Accepted
 from ovspec.verify.limits import DENSE
@@ -25,9 +26,9 @@ _MOST_ROWS = MOST_SAMPLED
 
 
 def take_provisional(state: RequestState, tokens: list[int], writers: list[Writer]) -> None:
-    """Append tokens that a sparse pass accepted, up to a stop token."""
-    stops = state.sequence.settings.stop_token_ids
-    end = next((i + 1 for i, token in enumerate(tokens) if token in stops), len(tokens))
+    """Append tokens that a sparse pass accepted, up to one that ends the sequence."""
+    ends = state.sequence.ends_with
+    end = next((i + 1 for i in range(len(tokens)) if ends(tokens[: i + 1])), len(tokens))
     state.sequence.add_provisional(tokens[:end])
     state.provisional_writers += writers[:end]
 
@@ -44,67 +45,59 @@ def is_due(state: RequestState, interval: int | None) -> bool:
     if not count:
         return False
     interval = interval or state.mode.interval or sequence.provisional.interval
-    last = sequence.tokens[-1] in sequence.settings.stop_token_ids
+    last = sequence.tokens[-1] in sequence.settings.stop_token_ids or sequence.ends_with(())
     # The commit itself yields one more token.
     return count >= interval or last or sequence.remaining <= 1
 
 
-def commit(verifier: Verifier, states: SequenceOf[RequestState]) -> tuple[list[tuple[int, int]], float]:
+def commit(verifier: Verifier, requests: SequenceOf[RequestStep]) -> float:
     """Verify the provisional tokens in dense passes, which rewrite their keys and values.
 
     Returns:
-        Per request, how many tokens were provisional, and how many of them were kept; duration of the passes
-        in microseconds.
+        Duration of the passes in microseconds; `RequestStep.commit` says what became of each request.
     """
-    outcomes, duration = list[tuple[int, int]](), 0.0
-    for together in _passes(states):
-        found, took = _confirm(verifier, [(s, Proposal(s.sequence.take_back())) for s in together])
-        outcomes += found
-        duration += took
-    return outcomes, duration
+    return sum(
+        _confirm(verifier, [(r, Proposal(r.state.sequence.take_back())) for r in together])
+        for together in _passes(requests)
+    )
 
 
-def _passes(states: SequenceOf[RequestState]) -> list[list[RequestState]]:
+def _passes(requests: SequenceOf[RequestStep]) -> list[list[RequestStep]]:
     """The requests of each pass: in their order, as many as its rows allow."""
-    passes, rows = list[list[RequestState]](), _MOST_ROWS
-    for state in states:
-        own = len(state.sequence.provisional) + 1
+    passes, rows = list[list[RequestStep]](), _MOST_ROWS
+    for request in requests:
+        own = len(request.state.sequence.provisional) + 1
         if rows + own > _MOST_ROWS:
             passes.append([])
             rows = 0
-        passes[-1].append(state)
+        passes[-1].append(request)
         rows += own
     return passes
 
 
-def _confirm(
-    verifier: Verifier, drafts: SequenceOf[tuple[RequestState, Proposal]]
-) -> tuple[list[tuple[int, int]], float]:
+def _confirm(verifier: Verifier, drafts: SequenceOf[tuple[RequestStep, Proposal]]) -> float:
     """One pass of `commit`; where it fails, one for each request, and who fails alone is at fault."""
+    for request, proposal in drafts:
+        request.commit = len(proposal.tokens), 0
     try:
-        rows = [(state.sequence, proposal.tokens) for state, proposal in drafts]
-        logits = verifier.verify(rows, [DENSE] * len(rows))
+        found = verifier.verify([Draft(r.state.sequence, proposal.tokens, DENSE) for r, proposal in drafts])
     except Exception as error:
-        for state, _ in drafts:
-            state.sequence.trim_caches()
+        for request, _ in drafts:
+            request.state.sequence.trim_caches()
         if len(drafts) == 1:
-            ((state, proposal),) = drafts
-            state.error = error
-            return [(len(proposal.tokens), 0)], 0.0
+            drafts[0][0].state.error = error
+            return 0.0
         warn_of_pass(error, len(drafts))
-        alone = [_confirm(verifier, [draft]) for draft in drafts]
-        return [outcome for found, _ in alone for outcome in found], sum(took for _, took in alone)
-    count_pass(verifier.stats, [state for state, _ in drafts])
-    outcomes = []
-    for index, ((state, proposal), own) in enumerate(zip(drafts, logits, strict=True)):
-        kept = 0
+        return sum(_confirm(verifier, [draft]) for draft in drafts)
+    count_pass(found.stats, [request.state for request, _ in drafts])
+    for index, ((request, proposal), own) in enumerate(zip(drafts, found.logits, strict=True)):
+        state = request.state
         with state.faults():
             accepted = accept(state.sequence, proposal, own)
-            verifier.show(index, state.sequence, range(accepted.n))
+            found.show(index, state.sequence, range(accepted.n))
             _take(state, proposal, accepted, own)
-            kept = accepted.n
-        outcomes.append((len(proposal.tokens), kept))
-    return outcomes, verifier.stats.duration
+            request.commit = len(proposal.tokens), accepted.n
+    return found.stats.duration
 
 
 def _take(state: RequestState, proposal: Proposal, accepted: Accepted, logits: NDArray[np.float32]) -> None:

@@ -18,12 +18,14 @@ from ovspec.engine.routing import check_mode
 from ovspec.engine.scheduler import CacheFullError, Scheduler
 from ovspec.engine.speculation import Speculation
 from ovspec.errors import InvalidValueError, NoRoomError, refuses_as_genai
+from ovspec.generation.generation_config import GenerationSettings
+from ovspec.generation.grammars import Grammars
 from ovspec.generation.sequence import Sequence
 from ovspec.memory.memory_plan import DRAFT_PREFIX_SHARE, PREFIX_CACHE_BYTES
-from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.warm_up import warm_up
+from ovspec.sampling.constraint import Constraint
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_mode import VerifyMode, calibrated_mode
 from ovspec_models import OvspecConfig
@@ -31,9 +33,6 @@ from ovspec_models import OvspecConfig
 _LOG = logging.getLogger(__name__)
 _UNLIMITED = 2**31 - 1
 MAX_NUM_SEQS = 256
-#: Microseconds after which no further pass of a step begins: the step's first token, and a request that
-#: arrives during it, wait so long and for one pass more at most.
-AT_ONCE = 4000.0
 
 
 class LLMEngine:
@@ -52,6 +51,7 @@ class LLMEngine:
         cache_bytes: limit of the target's keys and values; `None`: as memory allows.
         prefix_cache_bytes: what ended requests leave in the target's cache before it grows, for prompts that
             begin alike; 0: prompts share nothing.
+        grammars: makes the constraints of requests with a grammar; `None`: there are none.
     """
 
     def __init__(
@@ -65,11 +65,12 @@ class LLMEngine:
         config: OvspecConfig | None = None,
         cache_bytes: int | None = None,
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
+        grammars: Grammars | None = None,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.max_model_len = max_model_len
-        self._config = config
+        self._config, self._grammars = config, grammars
         target.limit_cache(cache_bytes, prefix_cache_bytes)
         if drafter:
             drafter.limit_cache(prefix_cache_bytes // DRAFT_PREFIX_SHARE)
@@ -80,7 +81,6 @@ class LLMEngine:
         self._passes = Passes(self._scheduler, self._speculation, self._planner)
         self._modes: dict[VerifyMode, Mode] = {}
         self._states: dict[str, RequestState] = {}
-        self._meters: dict[int, Meter] = {}
         self._outputs: list[RequestOutput] = []  # of a step that was cut short as well
         self.verify = verify
 
@@ -136,12 +136,16 @@ class LLMEngine:
             raise InvalidValueError(f"request_id={request.request_id!r} runs already; give another")
         settings, limit = request.settings, self.check(request)
         mode = self._mode(self.verify if request.verify is None else request.verify)
-        sequence = Sequence.start(request.prompt_token_ids, limit, settings, request.index, request.answered)
+        constraint = self._constraint(settings)
+        sequence = Sequence.start(
+            request.prompt_token_ids, limit, settings, request.index, request.answered, constraint
+        )
         if request.cached is not None:
             sequence.target, sequence.draft = request.cached
         schedule = request.schedule or mode.schedules.of(settings)
         raw = request.metrics
-        meter = self._meters.setdefault(id(raw), Meter(raw))
+        of_call = (state.meter for state in self._states.values() if state.meter.raw is raw)
+        meter = next(of_call, None) or Meter(raw)
         self._states[request.request_id] = state = RequestState(
             request,
             sequence,
@@ -153,17 +157,22 @@ class LLMEngine:
         )
         self._scheduler.waiting.append(state)
 
+    def _constraint(self, settings: GenerationSettings) -> Constraint | None:
+        if settings.grammar is None:
+            return None
+        if self._grammars is None:
+            raise InvalidValueError(
+                f"{settings.grammar.field}: this engine has no tokenizer to follow it with"
+            )
+        return self._grammars.constraint(settings.grammar)
+
     def abort(self, request_id: str) -> None:
         """End a request before the next step; one that has ended already is no error."""
         if (state := self._states.get(request_id)) is not None:
             state.aborted = True
 
     def step(self) -> list[RequestOutput]:
-        """Schedule, run one pass, post-process; what came of it for each request that has something new.
-
-        A request that is alone has several passes where these are short: what lies between two steps takes
-        100 us.
-        """
+        """Schedule, run one pass, post-process; what came of it for each request that has something new."""
         outputs = self._outputs
         outputs += self.end_aborted()
         for state in [state for state in self._states.values() if state.ended]:
@@ -173,11 +182,8 @@ class LLMEngine:
                 self._begin(state)
             if state.error:
                 outputs.append(self._last_output(state))
-        self._speculation.until = microseconds() + AT_ONCE
         try:
             decoding, reading = self._advance()
-            while not reading and self._goes_on(decoding) and microseconds() < self._speculation.until:
-                decoding, reading = self._advance()
         except CacheFullError as error:
             self._outputs, state = [], self._states[error.request_id]
             # What passes before have brought is handed out; the next step fails again.
@@ -270,7 +276,8 @@ class LLMEngine:
         if state.request.cached is None:
             # Behind a sparse prompt the answer's blocks are not those of a prompt.
             known = sequence.tokens[: sequence.prompt_length + 1] if state.prefill else sequence.tokens
-            self.target.share(sequence.target, known)
+            if not state.wants_prompt_logprobs:
+                self.target.share(sequence.target, known)
             if self.drafter:
                 self.drafter.begin(sequence)
             if not state.prompt_reads[1]:  # else it finds its own blocks again after a preemption
@@ -311,12 +318,6 @@ class LLMEngine:
                     self._publish(state)
         return decoding, reading
 
-    def _goes_on(self, decoding: list[RequestState]) -> bool:
-        """Whether the only request there is can decode on; nobody else waits for the end of the step."""
-        if len(decoding) != 1 or len(self._states) != 1:
-            return False
-        return not (decoding[0].ended or decoding[0].aborted)
-
     def _last_output(self, state: RequestState) -> RequestOutput:
         """End a request; taken before, so that Ctrl-C loses no output of a request that has ended."""
         output = state.take_output()
@@ -340,5 +341,3 @@ class LLMEngine:
     def _forget(self, state: RequestState) -> None:
         self._scheduler.remove(state)
         del self._states[state.request.request_id]
-        if not any(other.meter is state.meter for other in self._states.values()):
-            del self._meters[id(state.request.metrics)]

@@ -51,12 +51,12 @@ class Meter:
         raw.count_tokens(1, 1)
         self._since = now
 
-    def count_tokens(self, emitted: int, running: int, passes: int = 1) -> None:
-        """A step of so many passes emitted tokens of the call's running sequences."""
+    def count_tokens(self, emitted: int, running: int) -> None:
+        """A step emitted tokens of the call's running sequences."""
         if not emitted:
             # Steps that only added provisional tokens count towards the next step that emits tokens.
             return
         now = microseconds()
         self.raw.m_durations.extend([(now - self._since) * running / emitted] * emitted)
-        self.raw.count_tokens(emitted, running, passes)
+        self.raw.count_tokens(emitted, running)
         self._since = now

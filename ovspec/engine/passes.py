@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ovspec.engine.meter import Meter
 from ovspec.engine.planning import Planner
 from ovspec.engine.request_state import RequestState, warn_of_pass
+from ovspec.engine.request_step import RequestStep, Step
 from ovspec.engine.scheduler import Scheduler
-from ovspec.engine.speculation import Chunk, Speculation, Step
+from ovspec.engine.speculation import Chunk, Speculation
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.runtime.clock import microseconds
-from ovspec.schedule.schedule import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +21,12 @@ class _Before:
     state: RequestState
     progress: tuple[int, int]
     length: int
-    list_age: int | None
 
     @classmethod
     def of(cls, state: RequestState) -> _Before:
         """Of now."""
         target = state.sequence.target
-        return cls(state, _progress(state), target.length, target.list_age)
+        return cls(state, _progress(state), target.length)
 
     def restore(self) -> bool:
         """Take back what the pass wrote; whether the request is still to be advanced."""
@@ -35,7 +35,6 @@ class _Before:
         if self.state.ended or _progress(self.state) != self.progress:
             return False
         target.rollback(min(self.length, target.length))
-        target.list_age = self.list_age
         return True
 
 
@@ -60,11 +59,11 @@ class Passes:
 
     def run(self, decoding: list[RequestState], chunks: list[Chunk]) -> None:
         """Advance requests by a pass; who can't be advanced has an `error` then."""
-        self._speculation.most_draft = self._scheduler.draft_room(decoding, chunks)
+        most_draft = self._scheduler.draft_room(decoding, chunks)
         states = [*decoding, *(chunk.state for chunk in chunks)]
         before = [_Before.of(state) for state in states] if len(states) > 1 else []
         try:
-            self._run(decoding, chunks)
+            self._run(decoding, chunks, most_draft)
             return
         except Exception as error:
             if not before:
@@ -75,24 +74,23 @@ class Passes:
         for state in decoding:
             if state in again:
                 with state.faults():
-                    self._run([state], [])
+                    self._run([state], [], most_draft)
         for chunk in chunks:
             if chunk.state in again:
                 with chunk.state.faults():
-                    self._run([], [chunk])
+                    self._run([], [chunk], most_draft)
 
-    def _run(self, decoding: list[RequestState], chunks: list[Chunk]) -> None:
+    def _run(self, decoding: list[RequestState], chunks: list[Chunk], most_draft: int | None) -> None:
         started = microseconds()
-        held = [len(state.output.token_ids) for state in decoding]
-        plans = self._planner.plan(decoding)
-        step = self._speculation.step(decoding, plans, chunks)
+        requests, groups = self._planner.plan(decoding, most_draft)
+        step = self._speculation.step(requests, chunks, most_draft)
         duration = microseconds() - started
         read = sum(chunk.tokens for chunk in chunks)
         if decoding:
-            self._scheduler.costs.observe(duration / step.passes, read)
-            _record(step, decoding, plans, held, duration)
+            self._scheduler.costs.observe(duration, read)
+            _record(step, duration)
             reading = self._scheduler.costs.reading(step.verify_duration, read)
-            self._planner.observe(decoding, step, duration, reading)
+            self._planner.observe(groups, step, duration - reading)
         for chunk in chunks:
             state = chunk.state
             state.read_duration += step.verify_duration
@@ -100,37 +98,23 @@ class Passes:
                 state.meter.count_first_token(1e6 * state.request.arrival_time, state.read_duration)
 
 
-def _record(
-    step: Step, decoding: list[RequestState], plans: list[Plan], held: list[int], duration: float
-) -> None:
-    """Count a pass in the metrics of every call that had requests in it.
-
-    Args:
-        step, decoding, plans: of the pass.
-        held: tokens that the output of each request had before.
-        duration: of it all, microseconds.
-    """
-    models = step.draft_model_duration + step.verify_duration + step.commit_duration
-    of_calls: dict[int, list[int]] = {}
-    for index, state in enumerate(decoding):
-        of_calls.setdefault(id(state.meter), []).append(index)
-    for indices in of_calls.values():
-        meter = decoding[indices[0]].meter
+def _record(step: Step, duration: float) -> None:
+    """Count a step of so many microseconds in the metrics of every call that had requests in it."""
+    of_calls: dict[Meter, list[RequestStep]] = {}
+    for request in step.requests:
+        of_calls.setdefault(request.state.meter, []).append(request)
+    for meter, requests in of_calls.items():
         metrics: RawPerfMetrics = meter.raw
-        asked = max(plans[index].num_assistant_tokens for index in indices)
-        metrics.num_assistant_tokens += [asked] * step.passes
-        for index in indices:
-            metrics.count_draft(step.depths[index], step.accepted[index], step.proposed[index])
+        metrics.num_assistant_tokens.append(max(r.plan.num_assistant_tokens for r in requests))
         if step.draft_duration:
             metrics.draft_durations.append(step.draft_duration)
-        metrics.verify_durations += [step.verify_duration / step.passes] * step.passes
-        commits = [step.commits[index] for index in indices if index in step.commits]
+        metrics.verify_durations.append(step.verify_duration)
+        commits = [request.commit for request in requests if request.commit]
         if commits:
             metrics.commit_durations.append(step.commit_duration)
             metrics.provisional_lengths.append(sum(count for count, _ in commits))
             metrics.confirmed_lengths.append(sum(kept for _, kept in commits))
-        metrics.sampling_durations += [step.sampling_duration / step.passes] * step.passes
-        metrics.inference_durations += [models / step.passes] * step.passes
-        metrics.host_durations += [(duration - models) / step.passes] * step.passes
-        emitted = sum(len(decoding[index].output.token_ids) - held[index] for index in indices)
-        meter.count_tokens(emitted, len(indices), step.passes)
+        metrics.sampling_durations.append(step.sampling_duration)
+        metrics.inference_durations.append(step.model_duration)
+        metrics.host_durations.append(duration - step.model_duration)
+        meter.count_tokens(sum(request.emitted for request in requests), len(requests))

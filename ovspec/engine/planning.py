@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.allotment import allot
+from ovspec.engine.modes import Mode
 from ovspec.engine.request_state import RequestState
-from ovspec.engine.speculation import Speculation, Step
-from ovspec.schedule.controller import AutoSchedule
+from ovspec.engine.request_step import RequestStep, Step
+from ovspec.engine.speculation import Speculation
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Requests that were planned together.
+
+    Attributes:
+        before: what their schedule knew.
+        plan: what it said.
+        requests: theirs of the step.
+    """
+
+    before: StepState
+    plan: Plan
+    requests: list[RequestStep]
 
 
 class Planner:
@@ -24,94 +41,93 @@ class Planner:
     def __init__(self, drafter: Drafter | None, speculation: Speculation) -> None:
         self._drafter = drafter
         self._speculation = speculation
-        # The requests of each group, and what its step began with and was to do.
-        self._planned: list[tuple[list[int], StepState, Plan]] = []
 
-    def plan(self, decoding: SequenceOf[RequestState]) -> list[Plan]:
-        """What each request is to do in the next step."""
-        self._planned, plans = [], dict[int, Plan]()
-        if len(decoding) == 1 and (plan := self._schedule_of(decoding).constant):
-            return [plan]
-        groups: dict[tuple[int, int], list[int]] = {}
-        for index, state in enumerate(decoding):
-            groups.setdefault((id(state.schedule), id(state.mode)), []).append(index)
-        for group in groups.values():
-            requests = [decoding[index] for index in group]
-            schedule = self._schedule_of(requests)
-            plan = schedule.constant
+    def plan(
+        self, decoding: SequenceOf[RequestState], most_draft: int | None
+    ) -> tuple[list[RequestStep], list[Group]]:
+        """What each request is to do in the next step, and those of them that schedules hear of.
+
+        Args:
+            decoding: the requests.
+            most_draft: as of `Speculation.step`.
+        """
+        if len(decoding) == 1 and (plan := decoding[0].schedule.constant):
+            return [RequestStep(decoding[0], plan)], []
+        together: dict[tuple[Schedule, Mode], list[RequestState]] = {}
+        for state in decoding:
+            together.setdefault((state.schedule, state.mode), []).append(state)
+        groups, planned = list[Group](), dict[RequestState, RequestStep]()
+        for (schedule, _), requests in together.items():
+            before, plan = None, schedule.constant
             if plan is None:
-                before = self._state(requests)
+                before = self._state(requests, most_draft)
                 plan = schedule.plan(before)
-                self._planned.append((group, before, plan))
-            plans |= zip(group, self._shares(requests, plan), strict=True)
-        return [plans[index] for index in range(len(decoding))]
+            steps = self._steps(requests, plan, most_draft)
+            planned |= zip(requests, steps, strict=True)
+            if before is not None:
+                groups.append(Group(before, plan, steps))
+        return [planned[state] for state in decoding], groups
 
-    def _schedule_of(self, requests: SequenceOf[RequestState]) -> Schedule:
-        """The schedule that requests share, bounded by what they ask for."""
-        schedule = requests[0].schedule
-        if isinstance(schedule, AutoSchedule) and requests[0].request.schedule is None:
-            # The little room of the last drafts is no reason to choose anew; a lower bound is one.
-            asked = max(state.sequence.settings.num_assistant_tokens for state in requests)
-            schedule.bound = asked if self._drafter else 0
-        return schedule
-
-    def observe(
-        self,
-        decoding: SequenceOf[RequestState],
-        step: Step,
-        duration: float,
-        reading: float,
-    ) -> None:
+    def observe(self, groups: SequenceOf[Group], step: Step, duration: float) -> None:
         """Tell the schedules what the step did and cost.
 
         Args:
-            decoding: the requests, as in `plan`.
+            groups: as `plan` gave them.
             step: what was done.
-            duration: of it all, microseconds.
-            reading: of the pass, what parts of prompts took.
+            duration: of it all without parts of prompts, microseconds.
         """
-        rest = duration - reading - step.draft_duration - step.commit_duration
-        for group, before, plan in self._planned:
-            requests = [decoding[index] for index in group]
-            commits = [step.commits[index] for index in group if index in step.commits]
+        rest = duration - step.draft_duration - step.commit_duration
+        for group in groups:
+            requests = group.requests
+            states = [request.state for request in requests]
+            commits = [request.commit for request in requests if request.commit]
             # Requests with other schedules share the pass: each answers for its part of the rows.
-            share = _rows(step, group) / _rows(step, range(len(decoding)))
+            share = _rows(requests) / _rows(step.requests)
             outcome = StepOutcome(
-                plan,
-                before.contexts,
-                tuple(step.proposed[index] for index in group),
-                tuple(step.accepted[index] for index in group),
+                group.plan,
+                group.before.contexts,
+                tuple(request.proposed for request in requests),
+                tuple(request.accepted for request in requests),
                 share * step.draft_duration,
-                share * rest / step.passes,
-                max(0, before.unread - self._unread(requests)),
+                share * rest,
+                max(0, group.before.unread - self._unread(states)),
                 step.commit_duration if commits else 0.0,
                 sum(count for count, _ in commits),
                 sum(kept for _, kept in commits),
-                tuple(step.matches[index] for index in group),
-                tuple(step.judged[index] for index in group),
-                tuple(step.held[index] for index in group),
-                sum(step.drafted[index] for index in group if not step.matches[index]),
+                tuple(request.proposal.match for request in requests),
+                tuple(request.judged for request in requests),
+                tuple(request.agreed for request in requests),
+                sum(request.model_tokens for request in requests),
             )
-            for _ in range(step.passes):  # several are plain ones, each a step to the schedule
-                requests[0].schedule.observe(outcome)
+            states[0].schedule.observe(outcome)
 
-    def _shares(self, requests: SequenceOf[RequestState], plan: Plan) -> list[Plan]:
+    def _steps(
+        self, requests: SequenceOf[RequestState], plan: Plan, most_draft: int | None
+    ) -> list[RequestStep]:
         """The plan of each request: with `auto` those that accept more of a model's drafts get more."""
         settings, drafter = requests[0].sequence.settings, self._drafter
         is_auto = settings.num_assistant_tokens_schedule == "auto" and not settings.tree_depth
         # The schedule drops what of trees and lookups is not worth its row.
         if len(requests) == 1 or not is_auto or drafter is None or not drafter.has_model:
-            return [plan] * len(requests)
-        rooms = [min(MAX_NUM_ASSISTANT_TOKENS, self._speculation.room(state)) for state in requests]
-        rates = [state.acceptance.rate for state in requests]
-        if plan.model is None:
-            numbers = allot(plan.num_assistant_tokens, rates, rooms)
-            return [plan._replace(num_assistant_tokens=tokens) for tokens in numbers]
-        numbers = allot(plan.model.tokens, rates, rooms)
-        return [plan._replace(model=plan.model._replace(tokens=tokens)) for tokens in numbers]
+            return [RequestStep(state, plan) for state in requests]
+        rooms = [
+            min(MAX_NUM_ASSISTANT_TOKENS, self._speculation.room(state, most_draft)) for state in requests
+        ]
+        model = plan.model
+        asked = plan.num_assistant_tokens if model is None else model.tokens
+        numbers = allot(asked, [state.acceptance.rate for state in requests], rooms)
+        return [
+            RequestStep(
+                state,
+                plan._replace(num_assistant_tokens=tokens)
+                if model is None
+                else plan._replace(model=model._replace(tokens=tokens)),
+            )
+            for state, tokens in zip(requests, numbers, strict=True)
+        ]
 
-    def _state(self, requests: SequenceOf[RequestState]) -> StepState:
-        longest = max(max(self._speculation.room(state) for state in requests), 0)
+    def _state(self, requests: SequenceOf[RequestState], most_draft: int | None) -> StepState:
+        longest = max(max(self._speculation.room(state, most_draft) for state in requests), 0)
         sequences, mode = [state.sequence for state in requests], requests[0].mode
         return StepState(
             contexts=tuple(len(sequence.tokens) for sequence in sequences),
@@ -130,5 +146,5 @@ class Planner:
         return self._drafter.unread([state.sequence for state in requests]) if self._drafter else 0
 
 
-def _rows(step: Step, indices: SequenceOf[int]) -> int:
-    return sum(1 + step.proposed[index] for index in indices)
+def _rows(requests: SequenceOf[RequestStep]) -> int:
+    return sum(1 + request.proposed for request in requests)

@@ -30,6 +30,8 @@ class Request:
         verify: how the target verifies its drafts; `None`: as the engine's other requests.
         logprobs: how many of the most probable tokens to give the log probabilities of, beside that of the
             token itself; `None`: no log probabilities.
+        prompt_logprobs: the same for the tokens of the prompt; its beginning is then read anew, whatever the
+            cache has of it.
         arrival_time: `time.perf_counter()` when it came.
         index: of several answers to one prompt; each has random numbers of its own.
         schedule: decides how much is drafted; `None`: what the settings ask for.
@@ -54,6 +56,7 @@ class Request:
     blocks_read: bool = False
     answered: SequenceOf[int] = ()
     reports_reading: bool = False
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,12 @@ class TokenLogprobs:
     Attributes:
         logprob: of the token that stands there.
         top: token and log probability of the most probable ones, the highest first.
+        rank: 1 for the most probable token.
     """
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,7 @@ class RequestOutput:
         token_ids: its new tokens, which are final.
         writers: who wrote each of them.
         logprobs: of each of them; empty unless the request asked.
+        prompt_logprobs: of the prompt's tokens but the first, those that have been read since.
         finish_reason: NONE while the request goes on.
         metrics: counts of the request so far.
         error: why the request failed; such an output is its last.
@@ -127,6 +133,7 @@ class RequestOutput:
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     error: Exception | None = None
     blocks_read: list[float] | None = None
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     @property
     def finished(self) -> bool:

@@ -49,6 +49,7 @@ class RequestState:
         context_tokens: those that dense passes would have read.
         prompt_reads: of the rows of its prompt, the context that they read and that dense ones would have.
         num_cached_tokens: tokens whose keys and values were there when it began to run.
+        num_prompt_logprobs: tokens of its prompt whose log probabilities are known.
         aborted: whether it ends before the next step.
         error: why it fails; its last output has it.
     """
@@ -70,6 +71,7 @@ class RequestState:
     context_tokens: float = 0.0
     prompt_reads: tuple[float, float] = (0.0, 0.0)
     num_cached_tokens: int = 0
+    num_prompt_logprobs: int = 0
     aborted: bool = False
     error: Exception | None = None
 
@@ -127,6 +129,23 @@ class RequestState:
             pairs = zip(taken, rows, strict=False)
             output.logprobs += [token_logprobs(logits[row], t, self.request.logprobs) for t, row in pairs]
 
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether rows of its prompt are to give log probabilities."""
+        known, asked = self.num_prompt_logprobs, self.request.prompt_logprobs
+        return asked is not None and known < self.sequence.prompt_length - 1
+
+    def take_prompt(self, begin: int, logits: NDArray[np.float32]) -> None:
+        """Note the log probabilities of the prompt's tokens behind `begin`; f32 `[rows, vocab]`."""
+        asked, tokens = self.request.prompt_logprobs, self.sequence.tokens
+        if asked is None:
+            return
+        first = self.num_prompt_logprobs - begin  # a preempted request reads rows again
+        for place in range(max(0, first), min(len(logits), self.sequence.prompt_length - 1 - begin)):
+            found = token_logprobs(logits[place], tokens[begin + place + 1], asked)
+            self.output.prompt_logprobs.append(found)
+            self.num_prompt_logprobs += 1
+
     def count_draft(self, proposed: int, accepted: int) -> None:
         """Count a verified draft of so many tokens, of which the first so many were accepted."""
         self.num_drafts += 1
@@ -175,12 +194,12 @@ def count_pass(
     stats: PassStats, states: SequenceOf[RequestState], reading: SequenceOf[RequestState] = ()
 ) -> None:
     """Count what a pass read for the requests that it verified, and for those whose prompts it read."""
-    of_meters: dict[int, tuple[Meter, list[tuple[float, float]]]] = {}
+    of_meters: dict[Meter, list[tuple[float, float]]] = {}
     for state, read in zip(states, stats.attended, strict=False):
         state.attended_tokens += read[0]
         state.context_tokens += read[1]
-        of_meters.setdefault(id(state.meter), (state.meter, []))[1].append(read)
-    for meter, attended in of_meters.values():
+        of_meters.setdefault(state.meter, []).append(read)
+    for meter, attended in of_meters.items():
         meter.count_pass(stats, attended)
     for state, (attended_, context) in zip(reading, stats.prompts[len(states) :], strict=True):
         state.prompt_reads = (state.prompt_reads[0] + attended_, state.prompt_reads[1] + context)
@@ -210,7 +229,9 @@ def token_logprobs(logits: NDArray[np.float32], token: int, top: int) -> TokenLo
         least = logprobs[np.argpartition(logits, place)[place]]
         found = np.flatnonzero(logprobs >= least)
         best = found[np.argsort(-logprobs[found], kind="stable")][:top].tolist()
-    return TokenLogprobs(_finite(logprobs[token]), tuple((best_, _finite(logprobs[best_])) for best_ in best))
+    named = tuple((best_, _finite(logprobs[best_])) for best_ in best)
+    rank = 1 + int(np.count_nonzero(logprobs > logprobs[token]))
+    return TokenLogprobs(_finite(logprobs[token]), named, rank)
 
 
 def _finite(logprob: np.float64) -> float:

@@ -48,15 +48,13 @@ def routing(
     if prefill:
         graph = routing(attention, verify, choice)
         if prompt_rule and not graph.selects:
-            graph = sparse_attention(
-                attention, replace(prompt_rule, coverage=None), prompt_rule.anchor_layers
-            )
+            graph = sparse_attention(attention, replace(prompt_rule, coverage=None))
         return replace(graph, selects=True, prefill=prefill)
     parts = [sparse for sparse in sparse_passes(verify, choice) if sparse.limits_attention]
     if not parts:
         return AttentionConfig(attention)
     rule = parts[0]
-    for name in ("anchor_layers", "query", "summary", "sink_blocks", "local_blocks", "refresh_interval"):
+    for name in ("rule", "anchor_layers", "sink_blocks", "local_blocks"):
         mine, other = getattr(rule, name), getattr(parts[-1], name)
         if None not in (mine, other) and mine != other:
             raise ValueError(
@@ -68,15 +66,20 @@ def routing(
             f"coverage={rule.coverage} of verify and {parts[-1].coverage} of the drafter differ: one graph "
             "has one coverage"
         )
-    return sparse_attention(attention, rule, rule.anchor_layers)
+    return sparse_attention(attention, rule)
 
 
-def sparse_attention(
-    attention: Attention, sparse: SparseVerify, anchor_layers: tuple[int, ...] | None = None
-) -> AttentionConfig:
-    """A graph that selects blocks by the rule of `sparse`."""
+def sparse_attention(attention: Attention, sparse: SparseVerify) -> AttentionConfig:
+    """A graph that selects blocks by the rule of `sparse`; stock operations have one rule, the paper's.
+
+    Raises:
+        ValueError: the operations do not know the rule, or it has no anchor layers.
+    """
     coverage = 1.0 if sparse.coverage is None else sparse.coverage
-    return AttentionConfig(attention, True, anchor_layers, sparse.selection, coverage)
+    rule = sparse.selection
+    if attention == "stock" and sparse.rule is None:
+        rule = replace(rule, rule="paper")
+    return AttentionConfig(attention, True, sparse.anchor_layers, rule, coverage)
 
 
 def check_prefill(prefill: SparsePrefill | None, verify: VerifyMode) -> None:
@@ -136,7 +139,7 @@ def limit_anew(
     sparse, graph, before = attention_part(verify), target.attention, target.ffn
     needed = routing(graph.backend, verify, choice, graph.prefill)
     if sparse is not None and not graph.serves(needed):
-        found = f"by {graph.anchor_layers}, {graph.selection}" if graph.selects else "nothing"
+        found = f"by {graph.rule_text}" if graph.selects else "nothing"
         found += "" if graph.covers or not graph.selects else ", without a coverage"
         raise ValueError(
             f"verify={verify}: this pipeline's graph selects {found}; make another LLMPipeline for it"
@@ -171,9 +174,9 @@ def check_mode(target: ModelRunner, verify: VerifyMode) -> None:
     sparse, graph = sparse_part(verify), target.attention
     if sparse is None:
         return
-    asked = replace(sparse_attention(graph.backend, sparse, sparse.anchor_layers), prefill=graph.prefill)
+    asked = replace(sparse_attention(graph.backend, sparse), prefill=graph.prefill)
     if sparse.limits_attention and (not graph.serves(asked) or asked.coverage != graph.coverage):
-        rule = f"by {graph.anchor_layers}, {graph.selection}, coverage {graph.coverage:g}"
+        rule = f"by {graph.rule_text}, coverage {graph.coverage:g}"
         found = rule if graph.selects else "nothing"
         raise ValueError(f"verify={verify}: the graph selects {found}; ask for that, or for 'dense'")
     experts, density = target.experts and target.experts.budget, target.ffn and target.ffn.density

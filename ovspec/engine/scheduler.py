@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ovspec.engine.request_state import RequestState
 from ovspec.engine.speculation import Chunk
 from ovspec.runtime.block_manager import BlockManager
+from ovspec.runtime.warm_up import MOST_SAMPLED
 
 # While others decode, a pass with a part of a prompt may take so many times what one without takes.
 _MOST_SLOWDOWN = 2.0
@@ -154,6 +155,8 @@ class Scheduler:
 
     def _rows(self, state: RequestState, most: int, others: bool) -> int:
         """Unread tokens that a pass reads; a whole piece of a prompt at least, where no other is read."""
+        if state.wants_prompt_logprobs:
+            most = min(most, MOST_SAMPLED)  # each of its rows has logits
         begin, end, piece = state.sequence.target.length, state.sequence.prompt_length, self._prompt_piece
         if begin >= end or piece == 1 or not most:
             return min(state.unread, most)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,15 @@ from ovspec.engine.accept import accept, accept_tree, next_token
 from ovspec.engine.commit import commit, is_due, take_provisional
 from ovspec.engine.request import Writer
 from ovspec.engine.request_state import RequestState, count_pass
-from ovspec.engine.verifier import Verifier
+from ovspec.engine.request_step import RequestStep, Step
+from ovspec.engine.verifier import Draft, Verification, Verifier
 from ovspec.errors import InvalidValueError
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.tables import Rows
-from ovspec.schedule.schedule import Plan, Schedule
+from ovspec.schedule.schedule import Schedule
 from ovspec.verify.commit_verify import MAX_INTERVAL
-from ovspec.verify.limits import DENSE, MAX_NUM_ASSISTANT_TOKENS, Limits
+from ovspec.verify.limits import DENSE, MAX_NUM_ASSISTANT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,66 +50,15 @@ class Chunk:
         return Rows(
             sequence.target,
             tokens,
-            sampled=int(self.ends),
+            sampled=self.tokens if self.state.wants_prompt_logprobs else int(self.ends),
             text_length=len(sequence.tokens),
             # What a preempted request had written is read again as it was written.
             is_prompt=begin < sequence.prompt_length,
         )
 
 
-@dataclass(slots=True)
-class Step:
-    """Result of one step, in the order of its decoding requests.
-
-    Attributes:
-        proposed: tokens that were drafted for each request.
-        depths: tokens on the longest path of each draft; for a chain, all of its tokens.
-        accepted: number of draft tokens that verification accepted, per request.
-        matches: length of the match behind each draft of a lookup; 0 of a model.
-        judged: tokens of each draft that were compared with the target's own: also the first that was cut
-            off, where all before it were accepted.
-        held: how many of those were the target's.
-        drafted: tokens of each draft, those that were not verified included.
-        draft_duration: time of the drafting round in microseconds, like all durations.
-        draft_model_duration: the part of it spent inside a model.
-        verify_duration: of the pass.
-        commit_duration: of the dense passes over provisional tokens; 0 without one.
-        commits: per request that committed, its provisional tokens and how many of them were kept.
-        sampling_duration: of acceptance.
-        passes: of the target, to which the durations belong together; several in plain decoding only.
-    """
-
-    proposed: list[int] = field(default_factory=list)
-    depths: list[int] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
-    matches: list[int] = field(default_factory=list)
-    judged: list[int] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
-    drafted: list[int] = field(default_factory=list)
-    draft_duration: float = 0.0
-    draft_model_duration: float = 0.0
-    verify_duration: float = 0.0
-    commit_duration: float = 0.0
-    commits: dict[int, tuple[int, int]] = field(default_factory=dict)
-    sampling_duration: float = 0.0
-    passes: int = 1
-
-    def count(self, proposal: Proposal, accepted: int, following: int | None) -> None:
-        """Count the draft of the next request, of which so many tokens were accepted; and what followed."""
-        levels, dropped = proposal.depth, proposal.dropped[:1]
-        if proposal.parents is not None or accepted < len(proposal.tokens):
-            dropped = []
-        self.drafted.append(len(proposal.tokens) + len(proposal.dropped))
-        self.proposed.append(len(proposal.tokens))
-        self.depths.append(levels)
-        self.accepted.append(accepted)
-        self.matches.append(proposal.match)
-        self.judged.append(levels + len(dropped))
-        self.held.append(accepted + (dropped == [following]))
-
-
 class Speculation:
-    """Advances requests by one pass, several plain ones, and dense ones where provisional tokens are due.
+    """Advances requests by one pass, and by dense ones where provisional tokens are due.
 
     Args:
         target: the model whose output is generated.
@@ -119,121 +68,93 @@ class Speculation:
     def __init__(self, target: ModelRunner, drafter: Drafter | None) -> None:
         self.verifier = Verifier(target, drafter)
         self.drafter = drafter
-        #: Time from which on a step of plain passes begins no further one, as `microseconds` counts it.
-        self.until = 0.0
-        #: Draft tokens of a request that the cache has room for; `None`: any number.
-        self.most_draft: int | None = None
 
-    def step(
-        self, decoding: SequenceOf[RequestState], plans: SequenceOf[Plan], chunks: SequenceOf[Chunk]
-    ) -> Step:
+    def step(self, requests: list[RequestStep], chunks: SequenceOf[Chunk], most_draft: int | None) -> Step:
         """Advance every request. Between steps the cache holds all tokens but the last of each sequence.
 
         Args:
-            decoding: requests whose prompts are read.
-            plans: what each of them is to do.
+            requests: whose prompts are read, planned.
             chunks: of prompts, read in the same pass.
+            most_draft: draft tokens of a request that the cache has room for; `None`: any number.
         """
-        if len(decoding) == 1 and not chunks and self._is_plain(plans[0]):
-            step = self._decode_plainly(decoding[0])
-            if step.passes:
-                return step
-        step = Step()
-        proposals = self._draft(decoding, plans, step)
-        ends = [chunk.state for chunk in chunks if chunk.ends]
-        logits, limits = self._verify(decoding, plans, proposals, chunks)
-        step.verify_duration = self.verifier.stats.duration
-        for index, state in enumerate(decoding):
-            if state.request.blocks_read:
-                state.output.blocks_read = self.verifier.target.blocks_read(index)
-        read = [part for part in logits[len(decoding) :] if len(part)]
+        step = Step(requests)
+        self._draft(step, most_draft)
+        begins = [(chunk.state.sequence.target.length, chunk.ends) for chunk in chunks]
+        found, drafts = self._verify(requests, chunks)
+        step.verify_duration = found.stats.duration
         started = microseconds()
-        count_pass(self.verifier.stats, decoding, [chunk.state for chunk in chunks])
-        for index, (state, proposal, limit) in enumerate(zip(decoding, proposals, limits, strict=True)):
-            nodes, following = list[int](), None
+        count_pass(found.stats, [request.state for request in requests], [chunk.state for chunk in chunks])
+        for index, (request, draft) in enumerate(zip(requests, drafts, strict=True)):
+            state, nodes, following = request.state, list[int](), None
+            if state.request.blocks_read:
+                state.output.blocks_read = found.result.blocks_read(index)
             with state.faults():
-                nodes, following = self._take(state, proposal, logits[index], limit == DENSE)
-                self.verifier.show(index, state.sequence, nodes)
-            step.count(proposal, len(nodes), following)
-        for index, chunk in enumerate(chunks, len(decoding)):
+                nodes, following = self._take(request, found.logits[index], draft.limits == DENSE)
+                found.show(index, state.sequence, nodes)
+            request.count_draft(len(nodes), following)
+        for index, (chunk, (begin, ends)) in enumerate(zip(chunks, begins, strict=True), len(requests)):
             with chunk.state.faults():
-                self.verifier.show(index, chunk.state.sequence, ())
-        for state, rows in zip(ends, read, strict=True):
-            with state.faults():
-                state.emit([next_token(state.sequence, rows[0])], ["target"], rows, [0])
+                rows = found.logits[index]
+                found.show(index, chunk.state.sequence, ())
+                chunk.state.take_prompt(begin, rows)
+                if ends:
+                    token = next_token(chunk.state.sequence, rows[-1])
+                    chunk.state.emit([token], ["target"], rows[-1:], [0])
         step.sampling_duration = microseconds() - started
-        due = [i for i, s in enumerate(decoding) if not s.ended and is_due(s, plans[i].commit_interval)]
+        due = [r for r in requests if not r.state.ended and is_due(r.state, r.plan.commit_interval)]
         if due:
-            outcomes, step.commit_duration = commit(self.verifier, [decoding[index] for index in due])
-            step.commits = dict(zip(due, outcomes, strict=True))
+            step.commit_duration = commit(self.verifier, due)
         return step
 
     def _verify(
-        self,
-        decoding: SequenceOf[RequestState],
-        plans: SequenceOf[Plan],
-        proposals: SequenceOf[Proposal],
-        chunks: SequenceOf[Chunk],
-    ) -> tuple[list[NDArray[np.float32]], list[Limits]]:
-        """Logits of every request and every chunk, and what the requests' rows may read."""
-        drafts = [(s.sequence, proposal.tokens) for s, proposal in zip(decoding, proposals, strict=True)]
-        if len(drafts) == 1 and not chunks and proposals[0].parents is None:
-            logits = self.verifier.verify_next(*drafts[0])
-            if logits is not None:
-                return [logits], [DENSE]
-        limits = [
-            self.verifier.limits(
-                state.mode.sparse, len(state.sequence.tokens) + len(proposal.tokens), plan.budget_scale
-            )
-            for state, proposal, plan in zip(decoding, proposals, plans, strict=True)
-        ]
-        trees = [proposal.parents for proposal in proposals]
-        return self.verifier.verify(drafts, limits, trees, [chunk.rows for chunk in chunks]), limits
+        self, requests: SequenceOf[RequestStep], chunks: SequenceOf[Chunk]
+    ) -> tuple[Verification, list[Draft]]:
+        """One pass over all drafts, and over chunks of prompts."""
+        drafts = []
+        for request in requests:
+            sequence, proposal = request.state.sequence, request.proposal
+            context = len(sequence.tokens) + len(proposal.tokens)
+            limits = self.verifier.limits(request.state.mode.sparse, context, request.plan.budget_scale)
+            drafts.append(Draft(sequence, proposal.tokens, limits, proposal.parents))
+        return self.verifier.verify(drafts, [chunk.rows for chunk in chunks]), drafts
 
-    def _is_plain(self, plan: Plan) -> bool:
-        """Whether nobody drafts, and nobody is shown what the target computes."""
-        drafter = self.drafter
-        return drafter is None or not (plan.num_assistant_tokens or drafter.reads_states)
-
-    def _decode_plainly(self, state: RequestState) -> Step:
-        """Decode the only request by its fixed graph; `passes` is 0 where the graph can't go on.
-
-        The host takes 90 us of an ordinary step, and a pass of a small model 100 to 400.
-        """
-        sequence, target = state.sequence, self.verifier.target
-        step, read = Step([0], [0], [0], [0], [0], [0], [0], passes=0), 0.0
-        while not (step.passes and microseconds() >= self.until) and not sequence.finished:
-            if (found := target.forward_next(sequence.target, sequence.tokens[-1:])) is None:
-                break
-            started, (logits, duration) = microseconds(), found
-            step.passes += 1
-            step.verify_duration += duration
-            read += sequence.target.length
-            state.emit([next_token(sequence, logits[0])], ["target"], logits, [0])
-            step.sampling_duration += microseconds() - started
-        if step.passes:
-            count_pass(PassStats(attended=((read, read),), prompts=((0.0, 0.0),)), [state])
-        return step
-
-    def _draft(
-        self, decoding: SequenceOf[RequestState], plans: SequenceOf[Plan], step: Step
-    ) -> list[Proposal]:
+    def _draft(self, step: Step, most_draft: int | None) -> None:
+        requests = step.requests
+        forced = [self._forced(request.state, most_draft) for request in requests]
         counts = [
-            max(0, min(plan.num_assistant_tokens, self.room(state)))
-            for state, plan in zip(decoding, plans, strict=True)
+            0
+            if tokens
+            else max(0, min(request.plan.num_assistant_tokens, self.room(request.state, most_draft)))
+            for request, tokens in zip(requests, forced, strict=True)
         ]
         if self.drafter is None or not any(counts):
-            return [Proposal() for _ in decoding]
+            for request, tokens in zip(requests, forced, strict=True):
+                request.proposal, request.forced = Proposal(tokens), bool(tokens)
+            return
         started = microseconds()
         asks = [
-            None if plan.model is None else plan.model._replace(tokens=min(plan.model.tokens, count))
-            for plan, count in zip(plans, counts, strict=True)
+            None if (ask := request.plan.model) is None else ask._replace(tokens=min(ask.tokens, count))
+            for request, count in zip(requests, counts, strict=True)
         ]
-        proposals = self.drafter.propose([state.sequence for state in decoding], counts, asks)
-        drop_unlikely(proposals, [state.schedule for state in decoding])
+        proposals = self.drafter.propose([request.state.sequence for request in requests], counts, asks)
+        for request, proposal, tokens in zip(requests, proposals, forced, strict=True):
+            with request.state.faults():
+                proposal.cut(request.state.sequence)
+            proposal.tokens += tokens
+            request.proposal, request.forced = proposal, bool(tokens)
+        drop_unlikely(requests)
         step.draft_duration = microseconds() - started
         step.draft_model_duration = self.drafter.last_duration
-        return proposals
+
+    def _forced(self, state: RequestState, most_draft: int | None) -> list[int]:
+        """A draft of what the request's grammar leaves no choice about, which costs nothing."""
+        constraint = state.sequence.processor.constraint
+        if constraint is None:
+            return []
+        room = min(self._most(state, most_draft), MAX_NUM_ASSISTANT_TOKENS)
+        with state.faults():
+            return constraint.forced()[: max(0, room)]
+        return []
 
     def check_trees(self, levels: int) -> None:
         """Refuse draft trees of so many levels, if there are any.
@@ -251,30 +172,39 @@ class Speculation:
         if reason := self.verifier.target.why_no_trees:
             raise InvalidValueError(f"tree_depth={levels}: the target can't verify trees: {reason}")
 
-    def room(self, state: RequestState) -> int:
-        """Largest useful draft; the pass itself yields one more token."""
+    def room(self, state: RequestState, most_draft: int | None) -> int:
+        """Largest useful draft of the drafter; the pass itself yields one more token.
+
+        Args:
+            state: of the request.
+            most_draft: as of `step`.
+        """
+        settings, limits = state.sequence.settings, [self._most(state, most_draft)]
+        if settings.num_assistant_tokens_schedule == "auto" and state.request.schedule is None:
+            limits.append(settings.num_assistant_tokens)
+        return min(limits)
+
+    def _most(self, state: RequestState, most_draft: int | None) -> int:
+        """Draft tokens that a pass has room for, whoever drafts them."""
         sequence, long_rope = state.sequence, self.verifier.target.long_rope
         limits = [sequence.remaining - 1]
         if sequence.settings.tree_depth and sequence.remaining > 1:
             limits = [MAX_NUM_ASSISTANT_TOKENS]  # the drafter bounds the depth
-        if self.most_draft is not None:
-            limits.append(self.most_draft)
+        if most_draft is not None:
+            limits.append(most_draft)
         if long_rope and (room := long_rope.room(len(sequence.tokens))) is not None:
             limits.append(room)
         if state.mode.commits:  # at most what one commit can verify
             limits.append(MAX_INTERVAL - 1 - len(sequence.provisional))
-        if sequence.settings.num_assistant_tokens_schedule == "auto" and state.request.schedule is None:
-            limits.append(sequence.settings.num_assistant_tokens)
         return min(limits)
 
-    def _take(
-        self, state: RequestState, proposal: Proposal, logits: NDArray[np.float32], dense: bool
-    ) -> tuple[list[int], int]:
+    def _take(self, request: RequestStep, logits: NDArray[np.float32], dense: bool) -> tuple[list[int], int]:
         """Accept what verification lets stand, as final tokens or as provisional ones.
 
         Returns:
             The accepted nodes, and the target's token behind them.
         """
+        state, proposal = request.state, request.proposal
         sequence, parents = state.sequence, proposal.parents
         if parents is None:
             accepted = accept(sequence, proposal, logits)
@@ -283,9 +213,6 @@ class Speculation:
             path = accept_tree(sequence, proposal, parents, logits)
             self.verifier.keep(sequence, path.nodes)
             nodes, last = path.nodes, path.next_token
-        if levels := proposal.depth:
-            state.count_draft(levels, len(nodes))
-            state.acceptance.observe(levels, len(nodes))
         tokens = [*(proposal.tokens[node] for node in nodes), last]
         whole = _ends_draft(nodes, proposal)
         writers: list[Writer] = ["draft" for _ in nodes]
@@ -297,16 +224,18 @@ class Speculation:
         return nodes, last
 
 
-def drop_unlikely(proposals: SequenceOf[Proposal], schedules: SequenceOf[Schedule]) -> None:
+def drop_unlikely(requests: SequenceOf[RequestStep]) -> None:
     """Drop tokens that the schedules do not verify; the drafts of one schedule are judged together."""
-    drafted: dict[int, list[float]] = {}
-    for schedule, proposal in zip(schedules, proposals, strict=True):
+    drafted: dict[Schedule, list[float]] = {}
+    for request in requests:
+        proposal, schedule = request.proposal, request.state.schedule
         if proposal.match and proposal.tokens:
             proposal.confidences = schedule.likely(proposal.match, len(proposal.tokens))
-        drafted.setdefault(id(schedule), []).extend(proposal.confidences or ())
-    for schedule, proposal in zip(schedules, proposals, strict=True):
-        if proposal.confidences:
-            proposal.drop_unlikely(schedule.least_confidence(drafted[id(schedule)]))
+        drafted.setdefault(schedule, []).extend(proposal.confidences or ())
+    for request in requests:
+        if request.proposal.confidences:
+            schedule = request.state.schedule
+            request.proposal.drop_unlikely(schedule.least_confidence(drafted[schedule]))
 
 
 def _ends_draft(nodes: list[int], proposal: Proposal) -> bool:

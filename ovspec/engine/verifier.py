@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +12,75 @@ from numpy.typing import NDArray
 from ovspec.drafters.drafter import Drafter
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.pass_result import PassResult
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.tables import Rows
 from ovspec.verify.limits import Limits
 from ovspec_models.sparse_verify import SparseVerify
-from ovspec_transforms import BOUNDARY_STATES
 
-Draft = tuple[Sequence, SequenceOf[int]]
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A draft to verify.
+
+    Attributes:
+        sequence: that it follows. Its last token (in a chain, the last few) is not in the cache yet.
+        tokens: of the draft.
+        limits: what its rows may read, from `Verifier.limits`.
+        parents: of each token in a tree; `None`: a chain.
+    """
+
+    sequence: Sequence
+    tokens: SequenceOf[int]
+    limits: Limits
+    parents: SequenceOf[int] | None = None
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the pass: the last token of the sequence, the parent of a tree's roots, comes first."""
+        sequence, parents = self.sequence, self.parents
+        tokens = np.array([*sequence.tokens[sequence.target.length :], *self.tokens], np.int64)
+        tree = None if parents is None else np.array([-1, *(parent + 1 for parent in parents)], np.int32)
+        return Rows(sequence.target, tokens, len(self.tokens) + 1, parents=tree, **self.limits.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What one pass says of drafts and chunks; valid until the next pass.
+
+    Attributes:
+        logits: of every draft `[tokens + 1, vocab]`, row i follows its token i; of every chunk behind them.
+        result: of the pass.
+        begins: tokens in the cache before the rows of each, where a drafter reads states.
+        counts: rows of each, and those that are a draft.
+        reader: that is shown states, if there is one.
+    """
+
+    logits: list[NDArray[np.float32]]
+    result: PassResult
+    begins: list[int]
+    counts: list[tuple[int, int]]
+    reader: Drafter | None
+
+    @property
+    def stats(self) -> PassStats:
+        """Measurements, the drafts' sequences first."""
+        return self.result.stats
+
+    def show(self, index: int, sequence: Sequence, nodes: Iterable[int]) -> None:
+        """Show the drafter what states the tokens have that the pass read and accepted.
+
+        Args:
+            index: of the sequence among those of the pass, chunks after drafts.
+            sequence: that one.
+            nodes: accepted tokens of its draft, in their order.
+        """
+        if self.reader is None:
+            return
+        first, (rows, drafted) = sum(count for count, _ in self.counts[:index]), self.counts[index]
+        states, before = self.result.states[first : first + rows], rows - drafted
+        kept = [*range(before), *(before + node for node in nodes)]
+        self.reader.observe(sequence, self.begins[index], states if len(kept) == rows else states[kept])
 
 
 class Verifier:
@@ -32,78 +93,21 @@ class Verifier:
 
     def __init__(self, target: ModelRunner, drafter: Drafter | None = None) -> None:
         self.target = target
-        #: Measurements of the last pass, the drafts' sequences first.
-        self.stats = target.last_pass
         self._reader = drafter if drafter is not None and drafter.reads_states else None
-        # Of every sequence of the last pass: position of its first row, its rows, those before its draft.
-        self._rows: list[tuple[int, slice, int]] = []
 
-    def verify(
-        self,
-        drafts: SequenceOf[Draft],
-        limits: SequenceOf[Limits],
-        trees: SequenceOf[SequenceOf[int] | None] | None = None,
-        chunks: SequenceOf[Rows] = (),
-    ) -> list[NDArray[np.float32]]:
-        """Logits `[k + 1, vocab]` of every sequence, valid until the next pass; row i follows x_i.
-
-        Args:
-            drafts: sequences, each with its draft. The last token of a sequence (in a chain, the last few) is
-                not in the cache yet.
-            limits: what each sequence may read, from `limits`.
-            trees: the parents of each draft's tokens, `None` for a chain; without it all are chains.
-            chunks: rows of prompts that are read in the same pass; their logits follow.
-        """
-        batch = []
-        parents_of = trees or [None] * len(drafts)
-        for (sequence, draft), limit, parents in zip(drafts, limits, parents_of, strict=True):
-            tokens = np.array([*sequence.tokens[sequence.target.length :], *draft], np.int64)
-            # Row 0 is the last token of the sequence, the parent of the roots of the tree.
-            tree = None if parents is None else np.array([-1, *(parent + 1 for parent in parents)], np.int32)
-            batch.append(Rows(sequence.target, tokens, len(draft) + 1, parents=tree, **limit.rows))
-        batch += chunks
+    def verify(self, drafts: SequenceOf[Draft], chunks: SequenceOf[Rows] = ()) -> Verification:
+        """Run one pass over drafts, and over rows of prompts."""
+        batch = [*(draft.rows for draft in drafts), *chunks]
         if self._reader:
             batch = [replace(rows, states=len(rows.tokens)) for rows in batch]
-            lengths = [len(draft) for _, draft in drafts] + [0] * len(chunks)
-            ends = np.cumsum([len(rows.tokens) for rows in batch]).tolist()
-            self._rows = [
-                (rows.sequence.length, slice(end - len(rows.tokens), end), len(rows.tokens) - drafted)
-                for rows, end, drafted in zip(batch, ends, lengths, strict=True)
-            ]
-        logits = self.target.forward(batch)
-        self.stats = self.target.last_pass
-        ends = list(accumulate(rows.sampled for rows in batch))
-        return [logits[begin:end] for begin, end in pairwise([0, *ends])]
-
-    def verify_next(self, sequence: Sequence, draft: SequenceOf[int]) -> NDArray[np.float32] | None:
-        """As `verify`, for one chain by the fixed graph of the last pass; `None` where it can't go on.
-
-        On the host it takes 150 us less than an ordinary pass; a small model itself takes 100 to 1,000.
-        """
-        past = sequence.target.length
-        tokens = [*sequence.tokens[past:], *draft]
-        if (found := self.target.forward_next(sequence.target, tokens)) is None:
-            return None
-        logits, duration = found
-        context = float(past + len(tokens))
-        self.stats = PassStats(duration, ((context, context),), ((0.0, 0.0),))
-        self._rows = [(past, slice(0, len(tokens)), len(tokens) - len(draft))]
-        return logits[-len(draft) - 1 :]
-
-    def show(self, index: int, sequence: Sequence, nodes: Iterable[int]) -> None:
-        """Show the drafter what states the tokens have that the last pass read and accepted.
-
-        Args:
-            index: of the sequence among those of the pass, chunks after drafts.
-            sequence: that one.
-            nodes: accepted tokens of its draft, in their order.
-        """
-        if self._reader is None:
-            return
-        begin, rows, before = self._rows[index]
-        states: NDArray[np.float32] = self.target.output(BOUNDARY_STATES)[rows]  # type: ignore[assignment]
-        kept = [*range(before), *(before + node for node in nodes)]
-        self._reader.observe(sequence, begin, states if len(kept) == len(states) else states[kept])
+        begins = [rows.sequence.length for rows in batch]
+        drafted = [*(len(draft.tokens) for draft in drafts), *[0] * len(chunks)]
+        counts = [(len(rows.tokens), count) for rows, count in zip(batch, drafted, strict=True)]
+        result, logits, end = self.target.forward(batch), list[NDArray[np.float32]](), 0
+        for rows in batch:
+            logits.append(result.logits[end : end + rows.sampled])
+            end += rows.sampled
+        return Verification(logits, result, begins, counts, self._reader)
 
     def keep(self, sequence: Sequence, nodes: SequenceOf[int]) -> None:
         """Keep only the accepted path of the last pass's tree in the cache, after the sequence's tokens."""

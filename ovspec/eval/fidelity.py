@@ -11,7 +11,7 @@ import numpy as np
 import openvino as ov
 
 from ovspec.eval.divergence import Decision, first_divergence, margin
-from ovspec.eval.in_force import anchor_layers_of
+from ovspec.eval.in_force import SelectionInForce
 from ovspec.eval.prompts import Prompt
 from ovspec.eval.report import Report, precisions
 from ovspec.eval.results import Outcome, Reference, Result, tokens_per_s
@@ -130,7 +130,7 @@ class FidelityEval:
                 Result(setting, mine, total)
                 for setting, mine, total in zip(in_force, outcomes, totals[1:], strict=True)
             ],
-            anchor_layers=anchor_layers_of(tested.runner),
+            selection=SelectionInForce.of(tested.runner),
         )
 
     def _settings(self, pipeline: LLMPipeline, info: ModelInfo) -> GenerationSettings:

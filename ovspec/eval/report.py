@@ -11,7 +11,7 @@ import openvino as ov
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ovspec.eval.in_force import prefill_in_force, verify_in_force
+from ovspec.eval.in_force import SelectionInForce, prefill_in_force, verify_in_force
 from ovspec.eval.machine import processor, versions
 from ovspec.eval.results import Reference, Result, Summary, tokens_per_s
 from ovspec.eval.tables import table_of
@@ -44,7 +44,7 @@ class Report:
     Attributes:
         num_assistant_tokens: draft tokens per round at most, 0 without a drafter.
         precisions: in force, from `precisions`.
-        anchor_layers: those that select, if there are any.
+        selection: how blocks are selected, if they are.
         references: dense outputs, one per prompt.
         reference_metrics: of all dense outputs.
         results: one per setting.
@@ -62,7 +62,7 @@ class Report:
     references: list[Reference]
     reference_metrics: PerfMetrics
     results: list[Result]
-    anchor_layers: tuple[int, ...] | None = None
+    selection: SelectionInForce | None = None
 
     def summaries(self) -> list[Summary]:
         """One per setting, over all prompts."""
@@ -103,7 +103,7 @@ class Report:
             "settings": [
                 {
                     "name": result.setting.name,
-                    "verify": verify_in_force(result.setting.verify, self.anchor_layers),
+                    "verify": verify_in_force(result.setting.verify, self.selection),
                     "prefill": prefill_in_force(result.setting.prefill),
                     "lossless": not result.metrics.why_lossy and summary.identical == summary.prompts,
                     "why_lossy": result.metrics.why_lossy or None,

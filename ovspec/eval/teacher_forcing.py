@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.engine.meter import Meter
-from ovspec.engine.verifier import Verifier
+from ovspec.engine.verifier import Draft, Verifier
 from ovspec.eval.divergence import Decision, decide
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.metrics import RawPerfMetrics
@@ -49,11 +49,11 @@ class TeacherForcing:
         self._tokens = list(tokens)
         self._cached = CachedSequence()
         text = np.array(self._prompt, np.int64)
-        logits = runner.prefill(self._cached, text, DEFAULT_MAX_NUM_BATCHED_TOKENS)
+        read = runner.prefill(self._cached, text, DEFAULT_MAX_NUM_BATCHED_TOKENS)
         self._cached.keep_state(len(text))
         self.metrics = RawPerfMetrics()
         #: Logits f32 `[vocab]` of the first token after a dense prompt.
-        self.first = self._start().processor.process(logits[0]).copy()
+        self.first = self._start().processor.process(read.logits[0]).copy()
         # Copies, because a row is valid only until the next pass.
         self._dense = [row.copy() for row in self.run(None)]
         if runner.attention.prefill is not None:
@@ -78,9 +78,9 @@ class TeacherForcing:
             # The last token comes out of the pass itself.
             draft = rest[: min(self._settings.num_assistant_tokens, len(rest) - 1)]
             limits = verifier.limits(sparse, len(sequence.tokens) + len(draft))
-            logits = verifier.verify([(sequence, draft)], [limits])[0]
-            meter.count_pass(verifier.stats, verifier.stats.attended)
-            for index, row in enumerate(logits):
+            found = verifier.verify([Draft(sequence, draft, limits)])
+            meter.count_pass(found.stats, found.stats.attended)
+            for index, row in enumerate(found.logits[0]):
                 yield sequence.processor.process(row, draft[:index])
             sequence.append(rest[: len(draft) + 1])
 

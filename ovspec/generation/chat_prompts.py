@@ -51,12 +51,20 @@ class ChatPrompts:
         check_texts([text])
         return self.templated(ChatHistory([{"role": "user", "content": text}]))
 
-    def templated(self, history: ChatHistory, special_tokens: bool | None = None) -> str:
+    def templated(
+        self,
+        history: ChatHistory,
+        special_tokens: bool | None = None,
+        add_generation_prompt: bool = True,
+        continues: bool = False,
+    ) -> str:
         """A chat through the template, ending where the answer begins, for `tokenized`.
 
         Args:
             special_tokens: whether the names of special tokens in messages become these tokens; `None`: as
                 the constructor was told.
+            add_generation_prompt: whether the text ends with what an answer begins with.
+            continues: whether the text ends with the content of the last message, which the answer goes on.
 
         Raises:
             InvalidValueError: the model has no chat template, or the history no message.
@@ -69,7 +77,11 @@ class ChatPrompts:
                 history = ChatHistory(marked)
                 history.set_tools(tools)
                 history.set_extra_context(context)
-        return templated(self._tokenizer, history)
+        text = templated(self._tokenizer, history, add_generation_prompt and not continues)
+        if not continues:
+            return text
+        last = str(history.get_messages()[-1]["content"]).strip()
+        return text[: text.rindex(last) + len(last)]
 
     def tokenized(self, text: str) -> list[int]:
         """Token ids of what `templated` gave."""

@@ -9,23 +9,22 @@ from typing import Any
 import openvino_genai
 
 from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec.generation.drafting_settings import (
+    acceptance_rule_of,
+    acceptance_threshold_of,
+    assistant_tokens_of,
+    schedule_of,
+    tree_of,
+)
+from ovspec.generation.grammar import Grammar
 from ovspec.generation.number_ranges import check_ranges
 from ovspec.sampling.sampling import SamplingParams
-from ovspec.schedule.schedule import SCHEDULES
-from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
-
-DEFAULT_NUM_ASSISTANT_TOKENS = 5
-# A confidence threshold leaves the length of a draft open; this limits the rows of a pass.
-CONFIDENT_NUM_ASSISTANT_TOKENS = 16
-ACCEPTANCE_RULES = ("coupled", "block")
 
 # Fields of openvino_genai.GenerationConfig that are not supported, with the value that disables them.
 UNSUPPORTED: dict[str, object] = {
     "num_beams": 1,
     "num_beam_groups": 1,
     "no_repeat_ngram_size": 2**64 - 1,
-    "logprobs": 0,
-    "echo": False,
     "diversity_penalty": 0.0,
     "length_penalty": 1.0,
     "stop_criteria": openvino_genai.StopCriteria.HEURISTIC,
@@ -33,7 +32,6 @@ UNSUPPORTED: dict[str, object] = {
     "pruning_ratio": 0,
     "return_omni_outputs": False,
     "adapters": None,
-    "structured_output_config": None,
     "parsers": [],
 }
 
@@ -108,6 +106,9 @@ class GenerationSettings:
         tree_depth: levels of a draft tree; 0: drafts are chains.
         num_return_sequences: sequences per prompt.
         apply_chat_template: whether a plain prompt goes through the tokenizer's chat template.
+        grammar: that every sequence follows; `None`: none.
+        scores: whether `scores` are the sums of log probabilities; else 0.
+        echo: whether an answer begins with its prompt.
     """
 
     sampling: SamplingParams
@@ -126,6 +127,9 @@ class GenerationSettings:
     tree_depth: int
     num_return_sequences: int
     apply_chat_template: bool
+    grammar: Grammar | None = None
+    scores: bool = False
+    echo: bool = False
 
     @property
     def identity_breakers(self) -> tuple[str, ...]:
@@ -229,6 +233,7 @@ def resolve(
     eos_token_ids: Sequence[int],
     has_draft: bool,
     stops: Collection[int] | None = None,
+    grammar: Grammar | None = None,
 ) -> GenerationSettings:
     """Check a configuration and turn it into settings.
 
@@ -237,6 +242,7 @@ def resolve(
             none. If it has `stop_token_ids`, only the main one is added, as in openvino_genai.
         stops: makes the settings of a client of OpenAI's interface, whose answer ends at these tokens as well
             as at all end-of-sequence ids, and at these alone with `ignore_eos`. Penalties are subtracted.
+        grammar: that answers follow, in place of the configuration's.
 
     Raises:
         ValueError: an unsupported or contradicting option; it names itself.
@@ -247,9 +253,9 @@ def resolve(
     _validate(config, eos)
     if not has_draft:
         _refuse_drafting(config)
-    schedule = _schedule(config)
-    tokens, threshold = _assistant_tokens(config, schedule) if has_draft else (0, 0.0)
-    branching_factor, tree_depth = _tree(config, schedule)
+    schedule = schedule_of(config)
+    tokens, threshold = assistant_tokens_of(config, schedule) if has_draft else (0, 0.0)
+    branching_factor, tree_depth = tree_of(config, schedule)
     sampling = SamplingParams.from_generation_config(config, eos)
     sampling = replace(sampling, subtracts_penalties=stops is not None)
     return GenerationSettings(
@@ -263,13 +269,25 @@ def resolve(
         num_assistant_tokens=tokens,
         assistant_confidence_threshold=threshold,
         max_ngram_size=config.max_ngram_size,
-        acceptance_threshold=_acceptance_threshold(config),
-        acceptance_rule=_acceptance_rule(config),
+        acceptance_threshold=acceptance_threshold_of(config),
+        acceptance_rule=acceptance_rule_of(config),
         branching_factor=branching_factor,
         tree_depth=tree_depth,
         num_return_sequences=config.num_return_sequences,
         apply_chat_template=config.apply_chat_template,
+        grammar=_grammar(config, grammar),
+        scores=config.logprobs > 0,
+        echo=config.echo,
     )
+
+
+def _grammar(config: openvino_genai.GenerationConfig, grammar: Grammar | None) -> Grammar | None:
+    grammar = grammar or Grammar.of_config(config.structured_output_config)
+    for name, off in (("min_new_tokens", 0), ("ignore_eos", False)):
+        if grammar is not None and (value := getattr(config, name)) != off:
+            field = grammar.field.partition(".")[0]
+            raise InvalidValueError(f"{name}={value}: with {field} the grammar says where an answer ends")
+    return grammar
 
 
 def _eos(config: openvino_genai.GenerationConfig, eos_token_ids: Sequence[int]) -> frozenset[int]:
@@ -316,82 +334,3 @@ def _refuse_drafting(config: GenerationConfig) -> None:
             raise InvalidValueError(
                 f"{name}={shown}: this pipeline does not draft; pass draft_model=... or drafter=... to it"
             )
-
-
-def _acceptance_threshold(config: GenerationConfig) -> float:
-    threshold = config.acceptance_threshold
-    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
-        raise InvalidValueError(
-            f"acceptance_threshold={threshold!r}: expected a ratio above 0 and up to 1, which is exact"
-        )
-    return float(threshold)
-
-
-def _acceptance_rule(config: GenerationConfig) -> str:
-    rule, depth, threshold = config.acceptance_rule, config.tree_depth, config.acceptance_threshold
-    if rule == "coupled":
-        return "coupled"
-    refused = (
-        (rule not in ACCEPTANCE_RULES, f": expected one of {', '.join(map(repr, ACCEPTANCE_RULES))}"),
-        (not config.do_sample, " is a rule for sampling: set do_sample, or leave it out"),
-        (depth > 0, f" has no rule for trees: leave it out, or tree_depth={depth}"),
-        (threshold < 1, f" contradicts acceptance_threshold={threshold:g}: leave one of them out"),
-    )
-    if reason := next((reason for applies, reason in refused if applies), ""):
-        raise InvalidValueError(f"acceptance_rule={rule!r}{reason}")
-    return str(rule)
-
-
-def _schedule(config: GenerationConfig) -> str:
-    schedule = config.num_assistant_tokens_schedule
-    if schedule is not None and schedule not in SCHEDULES:
-        raise InvalidValueError(
-            f"num_assistant_tokens_schedule={schedule!r}: expected one of {', '.join(map(repr, SCHEDULES))}"
-        )
-    chosen = config.num_assistant_tokens is not None or config.assistant_confidence_threshold > 0
-    return schedule or ("constant" if chosen else "auto")
-
-
-def _tree(config: GenerationConfig, schedule: str) -> tuple[int, int]:
-    """`branching_factor` and `tree_depth`, within the rules of openvino_genai."""
-    width, depth, tokens = config.branching_factor, config.tree_depth, config.num_assistant_tokens
-    if not depth:
-        if width != 1:
-            raise InvalidValueError(
-                f"branching_factor={width} has no effect on chains: give tree_depth, the levels of a tree"
-            )
-        return 1, 0
-    if not 1 <= width <= MAX_NUM_ASSISTANT_TOKENS:
-        raise InvalidValueError(
-            f"branching_factor={width}: expected 1 to {MAX_NUM_ASSISTANT_TOKENS} children of a node"
-        )
-    if tokens is None or tokens < depth:
-        raise InvalidValueError(
-            f"num_assistant_tokens={tokens}: expected at least tree_depth={depth}, one node a level"
-        )
-    if schedule == "heuristic":
-        raise InvalidValueError(
-            "num_assistant_tokens_schedule='heuristic' counts the tokens of chains: leave it out, or take "
-            f"'auto' with tree_depth={depth}"
-        )
-    if config.acceptance_threshold < 1.0:
-        raise InvalidValueError(
-            f"acceptance_threshold={config.acceptance_threshold:g} has no rule for trees: leave it out, or "
-            f"tree_depth={depth}"
-        )
-    return int(width), int(depth)
-
-
-def _assistant_tokens(config: GenerationConfig, schedule: str) -> tuple[int, float]:
-    tokens, threshold = config.num_assistant_tokens, config.assistant_confidence_threshold
-    if not 0 <= threshold < 1:
-        raise InvalidValueError(
-            f"assistant_confidence_threshold={threshold:g}: expected a probability of 0 to below 1"
-        )
-    if threshold > 0:
-        return CONFIDENT_NUM_ASSISTANT_TOKENS, float(threshold)
-    if tokens is None:
-        return MAX_NUM_ASSISTANT_TOKENS if schedule == "auto" else DEFAULT_NUM_ASSISTANT_TOKENS, 0.0
-    if tokens > MAX_NUM_ASSISTANT_TOKENS:
-        raise InvalidValueError(f"num_assistant_tokens={tokens}: expected at most {MAX_NUM_ASSISTANT_TOKENS}")
-    return int(tokens), 0.0

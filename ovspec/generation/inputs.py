@@ -68,8 +68,10 @@ def tokenized(tokenizer: openvino_genai.Tokenizer, text: str, special_tokens: bo
     return ids
 
 
-def templated(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) -> str:
-    """A chat through the chat template, ending where the answer begins.
+def templated(
+    tokenizer: openvino_genai.Tokenizer, history: ChatHistory, add_generation_prompt: bool = True
+) -> str:
+    """A chat through the chat template, ending where the answer begins, or behind the last message.
 
     Raises:
         InvalidValueError: the model has no chat template, or the history no message.
@@ -80,7 +82,7 @@ def templated(tokenizer: openvino_genai.Tokenizer, history: ChatHistory) -> str:
         raise InvalidValueError(
             "this model has no chat template: pass text, or tokenizer.set_chat_template(...) first"
         )
-    text: str = tokenizer.apply_chat_template(history, add_generation_prompt=True)
+    text: str = tokenizer.apply_chat_template(history, add_generation_prompt=add_generation_prompt)
     return text
 
 

@@ -26,7 +26,7 @@ class RawPerfMetrics:
         token_infer_durations: per token, model time of the step that emitted it, shared among its tokens.
         m_new_token_times: per token, when it was emitted (`microseconds`).
         m_batch_sizes: per token, sequences of the step that emitted it.
-        grammar_compile_times: empty, because structured output is not supported.
+        grammar_compile_times: empty: what a grammar takes is not measured.
         proposed: draft tokens proposed at each position.
         accepted: draft tokens accepted at each position.
         num_drafts: drafting rounds that were verified.
@@ -97,9 +97,9 @@ class RawPerfMetrics:
         whole = self.prompt_attended_tokens >= self.prompt_context_tokens * (1.0 - 1e-9)
         return whole and not self.sparse_cached_tokens
 
-    def count_tokens(self, emitted: int, batch_size: int, passes: int = 1) -> None:
-        """Record the number of tokens that the last so many measured passes emitted."""
-        share = sum(self.inference_durations[-passes:]) * batch_size / max(1, emitted)
+    def count_tokens(self, emitted: int, batch_size: int) -> None:
+        """Record the number of tokens that the last measured pass emitted."""
+        share = self.inference_durations[-1] * batch_size / max(1, emitted)
         self.token_infer_durations.extend([share] * emitted)
         self.m_new_token_times.extend([microseconds()] * emitted)
         self.m_batch_sizes.extend([batch_size] * emitted)
@@ -228,11 +228,11 @@ class PerfMetrics:
         return MeanStdPair.of(self.raw_metrics.chat_template_durations)
 
     def get_grammar_compile_time(self) -> SummaryStats:
-        """Of structured output, which is not served: empty."""
+        """What grammars take is not measured: empty."""
         return SummaryStats()
 
     def get_grammar_compiler_init_times(self) -> dict[str, float]:
-        """Of structured output, which is not served: empty."""
+        """What grammars take is not measured: empty."""
         return {}
 
     def get_num_draft_tokens(self) -> int:

@@ -14,6 +14,7 @@ from openvino_genai import GenerationFinishReason
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.provisional import Provisional
 from ovspec.runtime.cache import CachedSequence
+from ovspec.sampling.constraint import Constraint
 from ovspec.sampling.coupling import Coupling
 from ovspec.sampling.logits_processors import LogitsProcessor
 
@@ -55,12 +56,13 @@ class Sequence:
         settings: GenerationSettings,
         index: int,
         answered: SequenceOf[int] = (),
+        constraint: Constraint | None = None,
     ) -> Sequence:
         """A sequence that continues `prompt`, and what was `answered` to it already.
 
-        Sequences with another `index` have other random numbers.
+        Sequences with another `index` have other random numbers. A `constraint` stands at its beginning.
         """
-        processor = LogitsProcessor(settings.sampling, prompt)
+        processor = LogitsProcessor(settings.sampling, prompt, constraint)
         processor.extend(answered)
         return cls(
             tokens=[*prompt, *answered],
@@ -95,12 +97,21 @@ class Sequence:
         """Tokens whose keys and values a model has not computed yet, i64 `[tokens]`."""
         return np.array(self.tokens[cached.length :], np.int64)
 
+    def ends_with(self, tokens: SequenceOf[int]) -> bool:
+        """Whether the last of `tokens`, behind those that are there, ends the sequence."""
+        if tokens and tokens[-1] in self.settings.stop_token_ids:
+            return True
+        constraint = self.processor.constraint
+        return constraint is not None and constraint.ends(tokens)
+
     def append(self, tokens: SequenceOf[int]) -> list[int]:
-        """Append accepted tokens up to a stop token or the limit; return the appended ones."""
+        """Append accepted tokens up to a stop token, the end of a grammar or the limit; return those."""
         taken: list[int] = []
+        if not self.limit:  # somebody wants the prompt alone
+            self.finish_reason, tokens = GenerationFinishReason.LENGTH, ()
         for token in tokens:
             taken.append(token)
-            if token in self.settings.stop_token_ids:
+            if self.ends_with(taken):
                 self.finish_reason = GenerationFinishReason.STOP
                 break
             if len(taken) >= self.remaining:

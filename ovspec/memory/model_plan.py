@@ -11,7 +11,6 @@ from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig
-from ovspec.runtime.fixed_compilers import LAYER_BYTES, MOST_OF_LARGE
 from ovspec.runtime.huge_pages import with_huge_pages
 from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.recurrent_states import MOST_STATES
@@ -22,7 +21,8 @@ from ovspec_ops import BLOCK_SIZE
 # contexts. tests/memory/test_memory_measured.py holds it to that.
 # Libraries, tokenizer, and what starts differ by: of 80 alike the largest took 25 MB more than the least.
 PROCESS_BYTES = 80 * 10**6
-_LAYER_BYTES = 2_100_000  # the compiled graph
+# The compiled graph: a layer of single operations, and one in an operation of many layers.
+_LAYER_BYTES, _JOINED_LAYER_BYTES = 2_100_000, 900_000
 _HIDDEN_BYTES = 20  # per row of a pass and value
 _INNER_BYTES = 14  # of queries, keys, values, and gated channels
 #: Rows of a pass whose logits are counted, where a plan does not say how many requests run.
@@ -93,9 +93,7 @@ def plan_model(
         sampled: rows of a pass whose logits are computed.
     """
     made, held, transient = _weights(sizes, backends, cache)
-    # Graphs for known shapes share the weights. A model that is kept in CACHE_DIR has none.
-    further = sum(MOST_OF_LARGE) * LAYER_BYTES if backends.linear == "native" and cache == "none" else 0
-    graph = (_LAYER_BYTES + further) * model.num_hidden_layers
+    layer = _JOINED_LAYER_BYTES if backends.joins_layers else _LAYER_BYTES
     tokens = -(-context // BLOCK_SIZE) * BLOCK_SIZE + BLOCK_SIZE  # one block is being filled
     start = 0 if cache == "holds" else max(0, made - held) + transient
     tensors = 2 * model.num_kv_layers
@@ -108,7 +106,7 @@ def plan_model(
     # What a pass reads, what it writes, and what a commit comes back to.
     states = (MOST_STATES + 2) * model.state_values * value_bytes
     return ModelPlan(
-        weights=held + graph,
+        weights=held + layer * model.num_hidden_layers,
         start=start,
         cache=tokens * token_bytes + states,
         # The cache is copied tensor by tensor when it grows, and each ends with a whole page.

@@ -12,9 +12,10 @@ from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu, resolve_device
-from ovspec.runtime.draft_runner import draft_properties, draft_runner, reads_all
+from ovspec.runtime.draft_settings import draft_properties, reads_all
 from ovspec.runtime.expert_budgets import ExpertConfig
 from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.native_attention import attention_on
 from ovspec.verify.verify_mode import VerifyMode, attention_part
 from ovspec_models import ModelInfo
@@ -78,6 +79,6 @@ class AssistantChoices:
         Raises:
             ValueError: a model or setting that can't be served.
         """
-        runner = draft_runner(self.info.folder, self.backends, self.info.weight_bytes)
+        runner = ModelRunner(self.info.folder, backends=self.backends)
         positions = self.info.max_position_embeddings
         return AssistantDrafter(runner, vocab_size, prefill_chunk, positions, self.sparse)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ovspec.pipeline.given_model import given_model
+
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
@@ -20,8 +22,9 @@ def draft_model(models_path: str | Path, device: str = "", **properties: Any) ->
     """Describe the draft model of a pipeline.
 
     Args:
-        models_path: folder with the IR of the draft model, or of a head for the target (e.g. EAGLE-3).
+        models_path: folder with the IR of the draft model, or of a head for the target (e.g. EAGLE-3); or as
+            `LLMPipeline` takes a model.
         device: its device; empty: that of the pipeline.
         properties: its OpenVINO properties; none: those of the pipeline.
     """
-    return DraftModel(Path(models_path), device, properties)
+    return DraftModel(given_model(models_path), device, properties)

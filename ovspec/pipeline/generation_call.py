@@ -30,16 +30,27 @@ class Answer:
     """What was generated for one request.
 
     Attributes:
-        prompt_length: tokens of its prompt.
+        prompt: tokens of its prompt.
         tokens: its output, a stop token included.
+        logprobs: of each of them, where scores are wanted.
         finish_reason: NONE while it goes on.
         detokenizer: where text is streamed or watched for stop strings.
     """
 
-    prompt_length: int
+    prompt: SequenceOf[int]
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
     finish_reason: GenerationFinishReason = GenerationFinishReason.NONE
     detokenizer: IncrementalDetokenizer | None = None
+
+    @property
+    def score(self) -> float:
+        """Sum of the log probabilities."""
+        return sum(self.logprobs[: len(self.tokens)], 0.0)
+
+    def output(self, echo: bool) -> list[int]:
+        """Its tokens, behind those of its prompt with `echo`."""
+        return [*self.prompt, *self.tokens] if echo else self.tokens
 
 
 class GenerationCall:
@@ -100,7 +111,7 @@ class GenerationCall:
             raise InvalidValueError(
                 f"streamer: {len(requests)} sequences can't share one; generate one at a time"
             )
-        self.answers = [Answer(len(request.prompt_token_ids)) for request in requests]
+        self.answers = [Answer(request.prompt_token_ids) for request in requests]
         if self._stream.takes_text or settings.stop_strings:
             decoder = GraphText(self._tokenizer)
             for answer in self.answers:
@@ -113,18 +124,23 @@ class GenerationCall:
         for request in requests:
             request.metrics, request.arrival_time = self.metrics.raw_metrics, self._started / 1e6
             request.reports_reading = self._prompt_progress is not None
+            request.logprobs = 0 if settings.scores else None
         by_id = {r.request_id: answer for r, answer in zip(requests, self.answers, strict=True)}
         handle = self._engine.run(requests)
         read = dict.fromkeys(by_id, 0)
         try:
             self._report(read)
+            if settings.echo and self._streams:
+                tokens = list(self.answers[0].prompt)
+                self._stream.write(tokens, self._tokenizer.decode(tokens))
             for output in handle:
                 answer = by_id[output.request_id]
-                if read[output.request_id] < answer.prompt_length:
+                if read[output.request_id] < len(answer.prompt):
                     read[output.request_id] = output.metrics.num_read_tokens
                     self._report(read)
                 if answer.finish_reason != GenerationFinishReason.NONE:
                     continue  # it was ended here before the engine knew
+                answer.logprobs += [one.logprob for one in output.logprobs]
                 answer.finish_reason = output.finish_reason
                 for tokens in of_passes(output) if self._streams else [output.token_ids]:
                     answer.tokens += tokens
@@ -147,7 +163,7 @@ class GenerationCall:
     def _report(self, read: Mapping[str, int]) -> None:
         """Say how much of the prompts has been read, by request."""
         if self._prompt_progress is not None:
-            self._prompt_progress(sum(read.values()), sum(answer.prompt_length for answer in self.answers))
+            self._prompt_progress(sum(read.values()), sum(len(answer.prompt) for answer in self.answers))
 
     def _deliver(self, answer: Answer, tokens: list[int]) -> bool:
         """Give new tokens to the streamer; whether the answer goes on."""
@@ -162,14 +178,19 @@ class GenerationCall:
         self.cancelled = status == StreamingStatus.CANCEL
         return bool(status == StreamingStatus.RUNNING) and not (detokenizer and detokenizer.stopped)
 
+    def tokens(self, settings: GenerationSettings) -> list[list[int]]:
+        """The outputs as tokens."""
+        return [answer.output(settings.echo) for answer in self.answers]
+
     def texts(self, settings: GenerationSettings) -> list[str]:
         """The outputs as text."""
         with self.timed("detokenization_durations"):
             found = [(answer, answer.detokenizer) for answer in self.answers]
             return [
-                detokenizer.text
+                (self._tokenizer.decode(answer.output(True)[: len(answer.prompt)]) if settings.echo else "")
+                + detokenizer.text
                 if settings.stop_strings and detokenizer
-                else self._tokenizer.decode(answer.tokens)
+                else self._tokenizer.decode(answer.output(settings.echo))
                 for answer, detokenizer in found
             ]
 
@@ -179,13 +200,17 @@ class GenerationCall:
         """Complete the metrics; return scores, finish reasons and metrics for the results."""
         answers = self.answers
         # A prompt with several answers is counted once, as in openvino_genai.
-        prompts = sum(answer.prompt_length for answer in answers)
+        prompts = sum(len(answer.prompt) for answer in answers)
         self.metrics.num_input_tokens = prompts // settings.num_return_sequences
         self.metrics.num_generated_tokens = sum(len(answer.tokens) for answer in answers)
         raw = self.metrics.raw_metrics
         self.metrics.why_lossy = self._why_lossy(raw.left_nothing_out, raw.read_whole_prompts)
         raw.generate_durations.append(microseconds() - self._started)
-        return [0.0] * len(answers), [answer.finish_reason for answer in answers], self.metrics
+        return (
+            [answer.score for answer in answers],
+            [answer.finish_reason for answer in answers],
+            self.metrics,
+        )
 
 
 def of_passes(output: RequestOutput) -> list[list[int]]:

@@ -17,7 +17,7 @@ from ovspec.pipeline.draft_model import DraftModel
 from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.backends import Backends
 from ovspec.runtime.devices import is_cpu, resolve_device
-from ovspec.runtime.draft_runner import draft_properties
+from ovspec.runtime.draft_settings import draft_properties
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.native_attention import attention_on
 from ovspec.verify.verify_mode import VerifyMode

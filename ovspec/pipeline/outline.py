@@ -11,6 +11,8 @@ from ovspec.drafters import Auto, DrafterChoice, PromptLookup
 from ovspec.errors import InvalidTypeError, InvalidValueError, refuses_as_genai
 from ovspec.generation.chat_prompts import ChatPrompts
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
+from ovspec.generation.grammar import Grammar
+from ovspec.generation.grammars import Grammars
 from ovspec.generation.inputs import eos_token_ids, read_generation_config, read_tokenizer
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_mode import VerifyMode
@@ -53,6 +55,8 @@ class Outline:
         config = read_generation_config(info.folder)
         self._eos = eos_token_ids(info, config, self._tokenizer)
         self._config = config if self.drafts else without_assistant(config)
+        #: Makes grammars ready for this model's tokens.
+        self.grammars = Grammars(self._tokenizer, info.vocab_size, self._eos)
         self.max_model_len = max_context or info.max_position_embeddings or _UNLIMITED_POSITIONS
 
     @property
@@ -96,20 +100,27 @@ class Outline:
         """
         return self._settings(updated(self._config if config is None else config, kwargs), None)
 
-    def client_settings(self, fields: Mapping[str, Any], stops: Collection[int]) -> GenerationSettings:
+    def client_settings(
+        self, fields: Mapping[str, Any], stops: Collection[int], grammar: Grammar | None = None
+    ) -> GenerationSettings:
         """The settings for a client of OpenAI's interface; see `resolve`.
 
         Args:
             fields: of the configuration, by their names.
             stops: tokens that the client names.
+            grammar: that the answer follows.
 
         Raises:
             ValueError: as `settings`.
         """
-        return self._settings(updated(self._config, dict(fields)), stops)
+        return self._settings(updated(self._config, dict(fields)), stops, grammar)
 
-    def _settings(self, config: GenerationConfig, stops: Collection[int] | None) -> GenerationSettings:
-        settings = resolve(config, self._eos, self.drafts, stops)
+    def _settings(
+        self, config: GenerationConfig, stops: Collection[int] | None, grammar: Grammar | None = None
+    ) -> GenerationSettings:
+        settings = resolve(config, self._eos, self.drafts, stops, grammar)
+        if settings.grammar is not None:
+            self.grammars.constraint(settings.grammar)  # refuses what can't be followed
         _check(settings, self._choice, self._verify)
         # Those that nothing stops at are suppressed before `min_new_tokens` all the same.
         stops, least = settings.sampling.stop_token_ids, settings.sampling.min_new_tokens

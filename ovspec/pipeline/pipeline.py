@@ -39,6 +39,7 @@ from ovspec.pipeline.admission import Admission
 from ovspec.pipeline.beside import Beside
 from ovspec.pipeline.draft_model import DraftModel
 from ovspec.pipeline.generation_call import Answer, GenerationCall, PromptProgress
+from ovspec.pipeline.given_model import given_model
 from ovspec.pipeline.head_model import draft_choices
 from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
@@ -64,7 +65,7 @@ class LLMPipeline(Outline):
     """Generates text, verifying drafts densely or sparsely.
 
     Args:
-        models_path: folder that `ovspec export` or `optimum-cli export openvino` wrote.
+        models_path: folder that `ovspec export` or `optimum-cli export openvino` wrote, GGUF file, or hub id.
         arguments: `[tokenizer,] [device,] [config]`, as openvino_genai takes them: a tokenizer in place of
             the folder's, an OpenVINO device ("CPU"), OpenVINO properties, joined with `properties`.
         tokenizer, device, config: the same by name.
@@ -138,15 +139,14 @@ class LLMPipeline(Outline):
         choice = parse_drafter(drafter, draft_model is not None)
         if given.prompt_lookup and (choice is None or choice.name != "prompt_lookup"):
             raise ValueError(f"prompt_lookup=True and drafter={drafter!r}: leave one of them out")
-        self._info = ModelInfo.read(models_path)
+        self._info = ModelInfo.read(given_model(models_path))
         mode = parse_verify(verify)
-        self._ovspec_config = OvspecConfig.load(models_path)
+        self._ovspec_config = OvspecConfig.load(self._info.folder)
         calibrated = calibrated_mode(mode, self._ovspec_config)
         assistant = draft_choices(draft_model, self._info, calibrated, device, attention, properties, linear)
-        boundaries = assistant.boundaries if assistant else ()
         prompt_rule = sparse_part(calibrated_mode(SparseVerify(), self._ovspec_config))
-        choices = (attention, experts, ffn, linear, boundaries, reading, prompt_rule)
-        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices)
+        choices = (attention, experts, ffn, linear, assistant.boundaries if assistant else (), reading)
+        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices, prompt_rule)
         if given.tokenizer is None:
             check_tokenizer(self._info.folder)
         # OpenVINO compiles without Python, which the tokenizer takes for a tenth of a second.
@@ -169,6 +169,7 @@ class LLMPipeline(Outline):
             self._ovspec_config,
             given.cache_bytes,
             given.prefix_cache_bytes(self._plan),
+            self.grammars,
         )
         self._engine = EngineThread(engine)
         self._request_ids = itertools.count()
@@ -260,11 +261,10 @@ class LLMPipeline(Outline):
                 turn.cancelled = call.cancelled
             return turn.answer
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
-            answers = self._generate(token_rows(inputs), settings, call)
-            return EncodedResults([answer.tokens for answer in answers], *call.finish(settings))
+            self._generate(token_rows(inputs), settings, call)
+            return EncodedResults(call.tokens(settings), *call.finish(settings))
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
-        template = settings.apply_chat_template and bool(self._tokenizer.chat_template)
-        if template:
+        if template := settings.apply_chat_template and bool(self._tokenizer.chat_template):
             with call.timed("chat_template_durations"):
                 texts = [self._chat_prompts.as_turn(text) for text in texts]
         with call.timed("tokenization_durations"):
@@ -351,8 +351,7 @@ class LLMPipeline(Outline):
         if size is None:
             size = self._room(max_num_seqs=max_num_seqs, max_model_len=self.max_model_len)
         self._target.limit_cache(size, min(kept, size))
-        tokens = int(self._target.blocks.max_tokens)
-        if not tokens:
+        if not (tokens := int(self._target.blocks.max_tokens)):
             block = f"a block of {self._target.block_size} tokens has {self._target.cache.block_bytes} bytes"
             raise ValueError(f"--cache-size {size}: {block}; give more")
         self.max_model_len = self._engine.engine.max_model_len = min(self.max_model_len, tokens)

@@ -18,14 +18,13 @@ class AttentionConfig:
     Attributes:
         backend: "native" is VerifyAttention, "stock" uses OpenVINO's operations only.
         selects: whether the graph can select blocks.
-        anchor_layers: layers that select, or `None` for the default rule.
+        anchor_layers: by the paper's rule the layers that select, or `None` for its default.
         selection: rule by which they select.
         coverage: share of the estimated attention mass that a selection keeps; 1: the budget alone decides.
+        watches: whether the graph returns the queries that select, as `selecting_queries`; "native" only.
         prefill: how prompts are read; `None`: densely.
         covers: whether a coverage below 1 can be set later; stock attention needs another graph for it, in
             which a GPU waits more often.
-        watches: every layer selects and returns its list as `selected_blocks`, but attention stays dense. For
-            calibration, with "native" only.
     """
 
     backend: Attention = "native"
@@ -40,6 +39,16 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         if self.backend not in ("native", "stock"):
             raise ValueError(f"attention={self.backend!r}: expected 'native' or 'stock'")
+        rule = self.selection.rule
+        if self.selects and self.backend == "stock" and rule != "paper":
+            raise ValueError(
+                f"rule={rule!r} needs attention='native', which runs on a CPU; use that, or rule='paper'"
+            )
+        if self.anchor_layers is not None and rule != "paper":
+            raise ValueError(
+                f"anchor_layers={list(self.anchor_layers)}: with rule={rule!r} every layer selects; leave it "
+                "out, or use rule='paper'"
+            )
         object.__setattr__(self, "covers", self.backend == "native" or self.covers or self.coverage < 1.0)
 
     def covering(self, coverage: float) -> AttentionConfig:
@@ -71,6 +80,13 @@ class AttentionConfig:
                 f"device {device} has {found} tokens in a block with these properties, "
                 f"selection expects {expected}; leave the properties out, or use verify='dense'"
             )
+
+    @property
+    def rule_text(self) -> str:
+        """How the graph selects, for messages."""
+        anchors = "" if self.anchor_layers is None else f", anchor_layers={list(self.anchor_layers)}"
+        ends = (self.selection.sink_blocks, self.selection.local_blocks)
+        return f"rule={self.selection.rule!r}{anchors}, sink_blocks={ends[0]}, local_blocks={ends[1]}"
 
     @property
     def prompt_piece(self) -> int:

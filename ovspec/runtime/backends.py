@@ -140,6 +140,11 @@ class Backends:
         return written_type(self.properties) if self.attention.backend == "native" else None
 
     @property
+    def joins_layers(self) -> bool:
+        """Whether stretches of decoder layers become one operation each: what they compute is all ours."""
+        return self.linear == "native" and self.attention.backend == "native"
+
+    @property
     def uses_cache_dir(self) -> bool:
         """Whether the user wants the compiled model kept in CACHE_DIR."""
         return self.on_cpu and "CACHE_DIR" in self.properties

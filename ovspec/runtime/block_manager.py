@@ -140,7 +140,7 @@ class BlockManager:
             self._references[block] += 1
             self._unused.pop(block, None)
         sequence.table = np.array(found, np.int32)
-        sequence.length = sequence.verified_from = len(found) * size
+        sequence.length = len(found) * size
         self.hits += sequence.length
         return sequence.length
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ovspec.runtime.cache_memory import CacheBlocks, HostBlocks, NewBlocks
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.sequence_states import SequenceStates
+from ovspec_transforms import CACHE_TABLE
 
 _FIRST_BLOCKS = 64
 
@@ -50,9 +51,6 @@ class CachedSequence:
         table: i32 `[blocks]`, physical block of every logical block.
         length: tokens whose keys and values are valid. A rollback sets it lower: the next pass overwrites the
             rows after it before anything reads them.
-        list_age: verification passes that used its current block lists; `None`: no valid lists.
-        kept_blocks: those lists, per anchor layer i32 `[blocks, heads]`, 1 where a block is on the list.
-        verified_from: length before the last pass.
         held_keys: keys of its last tokens, kept by the selection of the stock backend.
         digests: of its first full blocks, those that other sequences may share.
         tokens: i64 `[length or more]`, the cached tokens; kept for models with long RoPE only.
@@ -62,9 +60,6 @@ class CachedSequence:
 
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     length: int = 0
-    list_age: int | None = None
-    kept_blocks: dict[int, NDArray[np.int32]] = field(default_factory=dict)
-    verified_from: int = 0
     held_keys: HeldKeys = field(default_factory=HeldKeys)
     digests: list[bytes] = field(default_factory=list)
     tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -81,9 +76,6 @@ class CachedSequence:
             raise ValueError(f"rollback to {length}: expected 0 to {self.length}, the tokens in the cache")
         if self.states is not None:
             length = self.states.cut(length)
-        # The first row of a pass is an accepted token; the others were a draft, of which nothing is left.
-        if length < self.length and length <= self.verified_from + 1:
-            self.list_age = None
         self.length = length
 
     def keep_state(self, length: int) -> None:
@@ -99,7 +91,7 @@ class CachedSequence:
     def clear(self) -> None:
         """Forget everything; the blocks are somebody else's now."""
         self.table, self.digests = np.zeros(0, np.int32), []
-        self.length, self.list_age, self.kept_blocks, self.held_keys = 0, None, {}, HeldKeys()
+        self.length, self.held_keys = 0, HeldKeys()
         if self.states is not None:
             self.states.clear()
 
@@ -112,9 +104,14 @@ class CacheTensor:
     element_type: ov.Type
     block_shape: tuple[int, ...]
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block."""
+        return math.prod(self.block_shape) * int(self.element_type.size)
+
 
 class KVCache:
-    """The block-wise tensors of one compiled model (keys, values, summaries, lists), grown on demand.
+    """The block-wise tensors of one compiled model (keys, values, summaries), grown on demand.
 
     Args:
         new_blocks: allocates blocks where the request's device has its caches.
@@ -131,31 +128,22 @@ class KVCache:
         new_blocks: NewBlocks = HostBlocks,
         key_axis: int = 1,
     ) -> None:
-        self._requests, self._new_blocks, self._key_axis = [request], new_blocks, key_axis
+        self._request, self._new_blocks, self._key_axis = request, new_blocks, key_axis
         self.specs = tuple(tensors)
         self._blocks: dict[str, CacheBlocks] = {}
         self._capacity = 0
         self.max_bytes: int | None = None
+        self._table = _AddressTable(request, [spec.name for spec in self.specs])
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one block in all tensors together."""
-        return sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in self.specs)
+        return sum(spec.block_bytes for spec in self.specs)
 
     @property
     def capacity(self) -> int:
         """Blocks of each tensor."""
         return self._capacity
-
-    def attach(self, request: ov.InferRequest) -> None:
-        """Let another request read and write the tensors too, of the same model compiled otherwise."""
-        self._requests.append(request)
-        for name, blocks in self._blocks.items():
-            request.set_tensor(name, blocks.tensor)
-
-    def detach(self, request: ov.InferRequest) -> None:
-        """Forget a request that `attach` got."""
-        self._requests.remove(request)
 
     def ensure(self, num_blocks: int, soon: int = 0) -> None:
         """Grow every tensor to at least `num_blocks` blocks and keep the contents.
@@ -209,11 +197,12 @@ class KVCache:
                 self._use(spec, self._blocks[spec.name])
             raise
         self._capacity = capacity
+        self._table.numbers[0] = capacity
 
     def _use(self, spec: CacheTensor, blocks: CacheBlocks) -> None:
         self._blocks[spec.name] = blocks
-        for request in self._requests:
-            request.set_tensor(spec.name, blocks.tensor)
+        self._table.set(spec.name, blocks.tensor)
+        self._request.set_tensor(spec.name, blocks.tensor)
 
     def _allocate(self, spec: CacheTensor, blocks: int) -> CacheBlocks:
         try:
@@ -269,6 +258,34 @@ class KVCache:
     def token_axis(self, name: str) -> int:
         """The axis of a block along which the tokens of keys or values lie, in a float type."""
         return self._key_axis if name.startswith("key_cache.") else 1
+
+
+class _AddressTable:
+    """Where caches are, for graphs with the input `cache_table`; see `join_layers`.
+
+    Args:
+        request: that reads it, where its graph does.
+        names: of the caches.
+
+    Attributes:
+        numbers: i64 `[1 + entries]`, the number of blocks first; only of such a graph are they kept.
+    """
+
+    def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
+        self._entries = dict[str, int]()
+        is_read = any(CACHE_TABLE in port.get_names() for port in request.model_inputs)
+        for name in names if is_read else ():
+            side, _, layer = name.rpartition(".")
+            if side in ("key_cache", "value_cache"):
+                self._entries[name] = 2 * int(layer) + (side == "value_cache")
+        self.numbers = np.zeros(2 + max(self._entries.values(), default=-1), np.int64)
+        if is_read:
+            request.set_tensor(CACHE_TABLE, ov.Tensor(self.numbers.view(np.uint8), shared_memory=True))
+
+    def set(self, name: str, tensor: ov.Tensor) -> None:
+        """Take the address of a cache."""
+        if name in self._entries:
+            self.numbers[1 + self._entries[name]] = tensor.data.ctypes.data
 
 
 def cache_layout(spec: CacheTensor, block_size: int) -> str:

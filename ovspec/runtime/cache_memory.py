@@ -74,13 +74,6 @@ class HostBlocks:
         self.tensor = ov.Tensor(self.tensor, ov.Coordinate([0] * len(last)), ov.Coordinate(last))
 
 
-class SmallPages(HostBlocks):
-    """Of a cache of which little is written: a huge page would take 2 MB for the first block."""
-
-    def __init__(self, element_type: ov.Type, shape: list[int]) -> None:
-        self.tensor = ov.Tensor(element_type, ov.Shape(shape))
-
-
 class DeviceBlocks:
     """Blocks in a device's own memory.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence, CacheTensor, KVCache
 from ovspec.runtime.tree_limits import MOVED, why_rows_stay
-from ovspec_ops.common.cache_layout import decode_block
+from ovspec_ops.key_summary.reference import summarise
 
 
 def compact(
@@ -20,8 +19,8 @@ def compact(
 ) -> None:
     """Keep the rows of an accepted path after the first `past` tokens, and drop the others.
 
-    Keys and values move from slot `past + rows[i]` to slot `past + i` in every layer; summaries of changed
-    blocks are recomputed. The new length of the sequence is `past + len(rows)`.
+    Keys and values move from slot `past + rows[i]` to slot `past + i` in every layer; summaries of full
+    blocks that changed are recomputed. The new length of the sequence is `past + len(rows)`.
 
     Args:
         sequence: the sequence, after the pass that verified the tree.
@@ -37,7 +36,6 @@ def compact(
         raise ValueError(f"rows={list(rows)}: expected ascending rows out of 0 to {last}")
     first = next((i for i, row in enumerate(rows) if row != i), len(rows))
     if first < len(rows):
-        # Block lists stay valid: they all contain the blocks of the rows of the pass.
         if reason := why_rows_stay(cache, block_size):
             raise ValueError(reason)
         slots = past + np.array([rows[first:], range(first, len(rows))], np.int64)
@@ -45,29 +43,19 @@ def compact(
         for spec in cache.specs:
             if spec.name.startswith(MOVED):
                 cache.move(spec.name, blocks, places)
-        changed = range((past + first) // block_size, (past + len(rows) - 1) // block_size + 1)
-        for spec in cache.specs:
+        # The next pass summarises the block that is not full.
+        changed = range((past + first) // block_size, (past + len(rows)) // block_size)
+        for spec in cache.specs if changed else ():
             if spec.name.startswith("key_summary."):
-                _summarise(cache, spec, sequence.table, changed, past + len(rows), block_size)
+                _summarise(cache, spec, sequence.table[changed.start : changed.stop], block_size)
     sequence.rollback(past + len(rows))
 
 
-def _summarise(
-    cache: KVCache,
-    spec: CacheTensor,
-    table: NDArray[np.int32],
-    blocks: Sequence[int],
-    length: int,
-    block_size: int,
-) -> None:
-    """Summaries of blocks: mean keys, or minima and maxima if the rows are twice as long."""
+def _summarise(cache: KVCache, spec: CacheTensor, blocks: NDArray[np.int32], block_size: int) -> None:
+    """Summaries of full blocks."""
     tensor = cache.tensor(spec.name.replace("key_summary.", "key_cache."))
     keys = tensor.data.view(np.uint16) if tensor.element_type == ov.Type.bf16 else tensor.data
-    summary: NDArray[Any] = cache.tensor(spec.name).data
-    for block in blocks:
-        size = keys.shape[-1] - (8 if keys.dtype == np.uint8 else 0)
-        values = decode_block(keys[table[block]], size)[:, : length - block * block_size]
-        if summary.shape[-1] == size:
-            summary[table[block]] = values.mean(axis=1)
-        else:
-            summary[table[block]] = np.concatenate([values.min(axis=1), values.max(axis=1)], axis=-1)
+    summary: NDArray[np.uint8] = cache.tensor(spec.name).data
+    size = keys.shape[-1] - (8 if keys.dtype == np.uint8 else 0)
+    for block in blocks.tolist():
+        summary[block] = summarise(keys[block], block_size, size)

@@ -104,12 +104,6 @@ def takes_one_thread(core: ov.Core, settings: Mapping[str, object]) -> bool:
     return int(found.get_property("INFERENCE_NUM_THREADS")) <= int(found.get_property("NUM_STREAMS"))
 
 
-def fuses_mlps(compiled: ov.CompiledModel) -> bool:
-    """Whether the plugin fused gated MLPs of a compiled model."""
-    nodes = compiled.get_runtime_model().get_ops()
-    return any(node.get_rt_info()["layerType"].value == "LLMMLP" for node in nodes)
-
-
 def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, object]:
     """The user's properties with ovspec's defaults: a u8 cache by token, the fastest for verification."""
     settings = dict(properties)

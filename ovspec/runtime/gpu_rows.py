@@ -14,6 +14,7 @@ from ovspec.runtime.block_manager import BlockManager
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.devices import is_gpu
+from ovspec.runtime.pass_result import PassResult
 from ovspec.runtime.tables import Rows
 from ovspec_transforms import QQ_BIAS, QQ_BIAS_BEGINS, SAMPLED_TOKENS_INDICES
 
@@ -94,7 +95,7 @@ class GpuRows:
 
     def measure(
         self,
-        forward: Callable[[list[Rows]], NDArray[np.float32]],
+        forward: Callable[[list[Rows]], PassResult],
         blocks: BlockManager,
         positions: int | None = None,
     ) -> None:

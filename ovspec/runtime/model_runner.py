@@ -21,12 +21,10 @@ from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, 
 from ovspec.runtime.devices import masks_trees, openvino_core
 from ovspec.runtime.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.runtime.ffn_budgets import FfnConfig, FfnLimits
-from ovspec.runtime.fixed_compilers import FixedCompilers
-from ovspec.runtime.fixed_graphs import FixedGraphs
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.gpu_rows import GpuRows
 from ovspec.runtime.graph_facts import GraphFacts
-from ovspec.runtime.identity import StockProducts, identity_breakers
+from ovspec.runtime.identity import identity_breakers
 from ovspec.runtime.layer_rows import LayerRows
 from ovspec.runtime.linear_backend import LinearBackend
 from ovspec.runtime.long_rope import LongRope
@@ -34,10 +32,10 @@ from ovspec.runtime.model_cache import ModelCache
 from ovspec.runtime.model_check import check_graph
 from ovspec.runtime.paged_graph import lower, transform
 from ovspec.runtime.pass_inputs import PassInputs, input_names
+from ovspec.runtime.pass_result import PassResult
 from ovspec.runtime.pass_stats import PassStats
 from ovspec.runtime.prompt_pieces import pieces, prompt_ends, read_prompts, verified
 from ovspec.runtime.recurrent_states import RecurrentStates
-from ovspec.runtime.repeated_rows import added_rows
 from ovspec.runtime.stock_selection import host_selection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
@@ -71,7 +69,7 @@ class ModelRunner:
 
     Attributes:
         backends: the choices that the graph was made by. `attention`, `experts` and `ffn` hold the numbers in
-            force, which may be set anew. `repeats_rows`: whether passes take `added_rows`.
+            force, which may be set anew.
 
     Raises:
         ValueError: a folder, device, property or precision that can't be served; it says why.
@@ -92,8 +90,7 @@ class ModelRunner:
         watch: bool | str = False,
         compiling: Callable[[], None] | None = None,
     ) -> None:
-        self._watch, self.watched, self.repeats_rows = watch, list[str](), False
-        self._again: tuple[ov.Model, FixedCompilers] | None = None
+        self._watch, self.watched = watch, list[str]()
         if backends is None:
             backends = Backends.resolve(
                 model, device, properties, attention, experts, ffn, linear, plugin_defaults
@@ -127,7 +124,6 @@ class ModelRunner:
         #: States of layers with linear attention; `None` where there are none.
         self.recurrent = RecurrentStates.of(compiled, self.request)
         self.blocks = BlockManager(self.block_size)
-        self.last_pass = PassStats()
         self.long_rope = None if facts.rope_limit is None else LongRope(facts.rope_limit)
         self.reports = facts.reports
         found = (facts.stock_products, (*self.cache.specs, *state_tensors(compiled)))
@@ -147,12 +143,6 @@ class ModelRunner:
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
         self.why_no_trees = self.why_no_tree_mask or why_rows_stay(self.cache, self.block_size)
-        #: `None` for models that are limited, watched, kept in CACHE_DIR, not on a CPU, or without compilers.
-        self.fixed_graphs: FixedGraphs | None = None
-        again, self._again = self._again, None  # else a graph that nobody compiles again stays in memory
-        if again and not any(self._parts):
-            places = (self._inputs.names, self.cache, self.block_size, again[1])
-            self.fixed_graphs = FixedGraphs(again[0], compiled, *places, not self.identity_breakers)
 
     def _compile(
         self, core: ov.Core, model: str | Path | ov.Model, compiling: Callable[[], None]
@@ -172,7 +162,7 @@ class ModelRunner:
             facts = GraphFacts.of(graph, reports, limit, mlps)
             if self.attention.selects and self.attention.backend == "stock":
                 facts = replace(facts, anchors=stock_anchors(graph, self.attention.anchor_layers))
-            facts = facts.behind(graph, lower(graph, backends))
+            facts = facts.behind(graph, lower(graph, backends, joins=not self._watch))
             if self._watch:
                 self.watched = watch_rows(graph, None if self._watch is True else self._watch)
             give_back_freed_memory()
@@ -182,10 +172,6 @@ class ModelRunner:
             graph, facts = build()
             compiling()
             compiled = compile_paged(core, graph, backends.device, backends.plugin_properties)
-            if backends.on_cpu and not self._watch:
-                native = self.attention.backend == "native" and facts.stock_products == StockProducts()
-                compilers = FixedCompilers.of(core, backends, compiled, graph, native)
-                self._again = (graph, compilers) if compilers else None
             self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):
@@ -205,7 +191,7 @@ class ModelRunner:
         self._attach(compiled, facts)
         sequence, tokens = CachedSequence(), np.arange(_PROBE_ROWS) % 16
         passes = (Rows(sequence, tokens, sampled=_PROBE_ROWS), Rows(sequence, tokens[:4], sampled=4))
-        logits = np.concatenate([np.array(self.forward([rows])) for rows in passes])
+        logits = np.concatenate([self.forward([rows]).logits.copy() for rows in passes])
         self.release(sequence)
         return logits
 
@@ -217,61 +203,52 @@ class ModelRunner:
         provided = {*build_tables([rows], self.block_size, native), *features}
         return input_names(self.compiled, provided.union(*(part.names for part in self._parts if part)))
 
-    def forward(self, batch: Sequence[Rows]) -> NDArray[np.float32]:
-        """Run one pass and advance every sequence by its rows.
-
-        Returns:
-            Logits f32 `[sampled rows of all sequences, vocab]`, valid until the next pass.
-        """
+    def forward(self, batch: Sequence[Rows]) -> PassResult:
+        """Run one pass and advance every sequence by its rows; its results are valid until the next pass."""
         recomputed = self.long_rope.recompute(batch, self._duration) if self.long_rope else 0.0
         filled, apart = self.gpu_rows.arranged(batch, self.blocks) if self.gpu_rows else (batch, False)
         try:
-            self._compute(batch, filled, apart, recomputed)
+            stats = self._compute(batch, filled, apart, recomputed)
         finally:
             for added in filled[len(batch) :]:
                 self.release(added.sequence)
         if self.long_rope:
             self.long_rope.remember(batch)
         for rows in batch:
-            rows.sequence.verified_from = rows.sequence.length
             rows.sequence.length = rows.context
         logits: NDArray[np.float32] = self.request.get_tensor("logits").data
-        return logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
+        logits = logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
+        return PassResult(logits, stats, self.request, self._selection)
 
-    def forward_next(
-        self, sequence: CachedSequence, tokens: Sequence[int]
-    ) -> tuple[NDArray[np.float32], float] | None:
-        """A pass by the fixed graph of the last one, where that can go on; see `FixedGraphs.forward_next`."""
-        return self.fixed_graphs.forward_next(sequence, tokens) if self.fixed_graphs else None
-
-    def _compute(self, batch: Sequence[Rows], filled: Sequence[Rows], apart: bool, recomputed: float) -> None:
-        """Compute `filled`, a batch with the rows that `GpuRows` added, and count it in `last_pass`."""
-        more = added_rows(batch) if self.repeats_rows else 0
-        needed = self.blocks.required([(rows.sequence, rows.context + more) for rows in filled])
+    def _compute(
+        self, batch: Sequence[Rows], filled: Sequence[Rows], apart: bool, recomputed: float
+    ) -> PassStats:
+        """Compute `filled`, a batch with the rows that `GpuRows` added."""
+        needed = self.blocks.required([(rows.sequence, rows.context) for rows in filled])
         self.cache.ensure(needed, soon=self.blocks.required(prompt_ends(filled)))
-        fixed, more = self.fixed_graphs.find(batch, more) if self.fixed_graphs else (None, more)
         for rows in filled:
-            for source, target in self.blocks.reserve(rows.sequence, rows.context + more):
+            for source, target in self.blocks.reserve(rows.sequence, rows.context):
                 self.cache.copy(source, target)
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
-        inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart, more)
+        inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart)
         inputs = self.gpu_rows.fitted(inputs) if self.gpu_rows else inputs
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
         for part in (self._expert_budgets, self._ffn_limits, self.layer_rows, self.recurrent):
             inputs |= part.inputs(parts) if part else {}
-        written = fixed or self._inputs
-        written.write(inputs)
-        self.request = written.request
-        duration = written.infer() + recomputed
+        self._inputs.write(inputs)
+        duration = self._inputs.infer() + recomputed
         if self.recurrent:
             self.recurrent.finish()
         counts = self._selection.counts(self.request) if self._selection else None
         read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()
         channels = self.request.get_tensor(CHANNELS_READ).data.tolist() if self._ffn_limits else ()
-        attended = attended_tokens(counts, parts, self.block_size)
-        self.last_pass = PassStats(
+        share = self._selection.summary_share if self._selection else 0.0
+        attended = attended_tokens(counts, parts, self.block_size, share)
+        if self._selection:
+            self._selection.finish(parts, self.request)
+        return PassStats(
             duration,
             tuple(verified(batch, parts, attended)),
             tuple(read_prompts(batch, parts, attended)),
@@ -280,45 +257,33 @@ class ModelRunner:
             channels_read=tuple(channels),
             channels_held=tuple(layer.channels for layer in self._ffn_layers) if channels else (),
         )
-        if self._selection:
-            self._selection.finish(parts, self.request)
 
     def prefill(
         self, sequence: CachedSequence, tokens: NDArray[np.int64], chunk: int, is_prompt: bool = False
-    ) -> NDArray[np.float32]:
+    ) -> PassResult:
         """Run tokens through the model in chunks of at most `chunk` rows.
 
         Args:
-            sequence, tokens, is_prompt: as of `Rows`.
+            sequence, is_prompt: as of `Rows`.
+            tokens: i64 `[1 or more]`.
             chunk: rows of a pass; with sparse prompts a multiple of 128.
 
         Returns:
-            Logits f32 `[1, vocab]` of the last token.
+            The last pass, with logits f32 `[1, vocab]` of the last token and the duration of all passes.
         """
-        duration, logits = 0.0, np.zeros((0, 0), np.float32)
-        length = sequence.length + len(tokens)
-        for begin in range(0, len(tokens), chunk):
-            part = tokens[begin : begin + chunk]
-            last = begin + chunk >= len(tokens)
+        duration, length, begin = 0.0, sequence.length + len(tokens), 0
+        while True:
+            part, last = tokens[begin : begin + chunk], begin + chunk >= len(tokens)
             rows = Rows(sequence, part, sampled=int(last), text_length=length, is_prompt=is_prompt)
-            logits = self.forward([rows])
-            duration += self.last_pass.duration
-        self.last_pass = PassStats(duration)
-        return logits
+            result = self.forward([rows])
+            duration += result.duration
+            begin += chunk
+            if last:
+                return replace(result, stats=PassStats(duration))
 
     def _duration(self, rows: Rows) -> float:
         """Compute one sequence's rows; microseconds inside the model."""
-        self.forward([rows])
-        return self.last_pass.duration
-
-    def output(self, name: str) -> NDArray[np.generic]:
-        """An output of the last pass, valid until the next."""
-        data: NDArray[np.generic] = self.request.get_tensor(name).data
-        return data
-
-    def blocks_read(self, index: int) -> list[float] | None:
-        """As `NativeSelection.blocks_read`; `None` too where the graph does not select."""
-        return self._selection.blocks_read(self.request, index) if self._selection else None
+        return self.forward([rows]).duration
 
     def compact(self, sequence: CachedSequence, past: int, rows: Sequence[int]) -> None:
         """Keep the accepted path of a tree that the last pass verified; see `compaction.compact`."""

@@ -28,7 +28,6 @@ from ovspec_transforms import (
     split_long_rope,
     to_paged,
     tree_mask,
-    watch_selections,
     write_caches,
 )
 
@@ -62,12 +61,10 @@ def transform(
     anchors, selection = attention.anchor_layers, attention.selection
     if attention.backend == "native":
         reports.append(route_rows(model))
-        if attention.watches:
-            reports.append(watch_selections(model, selection))
-        elif attention.selects:
-            reports.append(select_blocks(model, anchors, selection))
+        if attention.selects:
+            reports.append(select_blocks(model, anchors, selection, attention.watches))
     elif attention.selects:
-        reports.append(select_blocks_stock(model, anchors, selection, block_size, attention.covers))
+        reports.append(select_blocks_stock(model, anchors, block_size, attention.covers))
     elif masks_trees:
         reports.append(tree_mask(model))
     if skips_layers:
@@ -77,22 +74,19 @@ def transform(
     return reports
 
 
-def lower(model: ov.Model, backends: Backends, joins: bool = False) -> list[PassReport]:
+def lower(model: ov.Model, backends: Backends, joins: bool = True) -> list[PassReport]:
     """Put native operations in the place of what is left of a transformed graph's layers, in place.
 
     Args:
-        joins: whether stretches of layers become one operation each. Pipelines do not ask for it yet: graphs
-            of known shapes are made from single operations.
+        joins: whether stretches of layers become one operation each, where they can.
     """
     reports = [rope_angles(model)] if backends.on_cpu else []
     if backends.written_type:
         reports.append(write_caches(model, backends.written_type))
-    if backends.linear != "native":
-        joins = False
-    else:
+    if backends.linear == "native":
         reports.append(native_layers(model, backends.arithmetic, backends.linear_required))
     if backends.row_bits is not None and (rounded := round_rows(model, backends.row_bits)).changed:
         reports.append(rounded)
-    if joins:
+    if joins and backends.joins_layers:
         reports.append(join_layers(model))
     return reports

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from types import MappingProxyType
 
 import numpy as np
 import openvino as ov
@@ -12,54 +11,34 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.clock import microseconds
 from ovspec.runtime.compile import cache_tensors, state_tensors
+from ovspec_transforms import CACHE_TABLE
 
 _KEPT_SHAPES = 64
-_NOTHING = np.zeros(0)
 
 
 class PassInputs:
     """Writes the inputs of a pass into tensors that the request already has.
 
     Creating and setting ten tensors costs more than filling them, and shapes rarely change between decoding
-    steps. A read-only array that was given before is there already.
-
-    Args:
-        whole: first contents of inputs of one dimension whose tensors keep one length; a shorter array
-            overwrites their beginning.
+    steps.
 
     Attributes:
         request: whose tensors they are.
         names: the inputs that are written; other values are ignored.
-        durations: of the passes from now on, in microseconds, where somebody asks for them by a list.
     """
 
-    def __init__(
-        self,
-        request: ov.InferRequest,
-        names: Iterable[str],
-        whole: Mapping[str, NDArray[np.generic]] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
         self.request = request
         self.names = tuple(names)
-        self.durations: list[float] | None = None
         self._known: dict[str, dict[tuple[int, ...], NDArray[np.generic]]] = {name: {} for name in self.names}
         self._current: dict[str, NDArray[np.generic]] = {}
-        self._given: dict[str, NDArray[np.generic]] = {}
-        self._whole = whole
-        for name, array in whole.items():
-            self._select(name, array)[:] = array
 
     def write(self, values: Mapping[str, NDArray[np.generic]]) -> None:
         """Set the inputs of the request."""
         for name in self.names:
             value = values[name]
-            if value is self._given.get(name):
-                continue
-            self._given[name] = _NOTHING if value.flags.writeable else value
             current = self._current.get(name)
-            if name in self._whole:
-                current = self._current[name][: len(value)]
-            elif current is None or current.shape != value.shape:
+            if current is None or current.shape != value.shape:
                 current = self._select(name, value)
             current[...] = value
 
@@ -67,15 +46,7 @@ class PassInputs:
         """Run the pass; microseconds inside the model."""
         started = microseconds()
         self.request.infer(share_outputs=True)  # else OpenVINO copies all of them
-        duration = microseconds() - started
-        if self.durations is not None:
-            self.durations.append(duration)
-        return duration
-
-    def array(self, name: str) -> NDArray[np.generic]:
-        """What the request reads; the caller may change it."""
-        self._given[name] = _NOTHING
-        return self._current[name]
+        return microseconds() - started
 
     def _select(self, name: str, value: NDArray[np.generic]) -> NDArray[np.generic]:
         known = self._known[name]
@@ -95,8 +66,10 @@ def input_names(compiled: ov.CompiledModel, provided: AbstractSet[str]) -> list[
     Raises:
         ValueError: an input that they do not have.
     """
-    caches = {tensor.name for tensor in (*cache_tensors(compiled), *state_tensors(compiled))}
-    names = [name for port in compiled.inputs if (name := port.get_any_name()) not in caches]
+    held = {tensor.name for tensor in (*cache_tensors(compiled), *state_tensors(compiled))} | {CACHE_TABLE}
+    # A port may have further names, such as `cache_position` beside `position_ids`.
+    ports = [port.get_names() for port in compiled.inputs if not port.get_names() & held]
+    names = [min(names & provided, default=min(names)) for names in ports]
     if unknown := sorted(set(names) - provided):
         raise ValueError(f"the model has the input {unknown[0]!r}, which a text pipeline does not provide")
     return names

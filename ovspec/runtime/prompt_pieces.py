@@ -65,18 +65,33 @@ def prompt_ends(batch: Sequence[Rows]) -> list[tuple[CachedSequence, int]]:
 
 def verified(batch: Sequence[Rows], parts: Sequence[Rows], read: Iterable[Read]) -> list[Read]:
     """What verification attention read of every sequence; nothing where it reads a prompt."""
-    found = {id(part): one for part, one in zip(parts, read, strict=True)}
-    return [found[id(rows)] if is_verification(rows) else (0.0, 0.0) for rows in batch]
+    return [
+        own[0] if is_verification(rows) else (0.0, 0.0)
+        for rows, own in zip(batch, _of_rows(batch, parts, read), strict=True)
+    ]
 
 
 def read_prompts(batch: Sequence[Rows], parts: Sequence[Rows], read: Iterable[Read]) -> list[Read]:
     """What the rows of every prompt read, over its rows; nothing for other sequences."""
     if not any(part.is_prompt for part in parts):
         return [(0.0, 0.0)] * len(batch)
-    found = {id(rows.sequence): [0.0, 0.0] for rows in batch}
-    for part, (attended, context) in zip(parts, read, strict=True):
-        if part.is_prompt:
-            sums = found[id(part.sequence)]
-            sums[0] += attended * len(part.tokens)
-            sums[1] += context * len(part.tokens)
-    return [(found[id(rows.sequence)][0], found[id(rows.sequence)][1]) for rows in batch]
+    counted = [
+        (attended * len(part.tokens), context * len(part.tokens)) if part.is_prompt else (0.0, 0.0)
+        for part, (attended, context) in zip(parts, read, strict=True)
+    ]
+    return [(sum(a for a, _ in own), sum(c for _, c in own)) for own in _of_rows(batch, parts, counted)]
+
+
+def _of_rows(batch: Sequence[Rows], parts: Sequence[Rows], values: Iterable[Read]) -> Iterator[list[Read]]:
+    """The values of the parts of each rows; parts are in the order of the batch."""
+    left = zip(parts, values, strict=True)
+    if len(parts) == len(batch):
+        yield from ([value] for _, value in left)
+        return
+    for rows in batch:
+        own, read = list[Read](), 0
+        while read < len(rows.tokens):
+            part, value = next(left)
+            own.append(value)
+            read += len(part.tokens)
+        yield own

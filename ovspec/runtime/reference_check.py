@@ -142,7 +142,7 @@ def paged_logits(runner: ModelRunner, tokens: NDArray[np.int64]) -> NDArray[np.f
     for begin, end in parts:
         sampled = end - begin if end == len(tokens) else 1
         batch = [Rows(sequence, tokens[begin:end], sampled=sampled, text_length=len(tokens))]
-        logits = runner.forward(batch)
+        logits = runner.forward(batch).logits
         # A graph that confuses rows and batch returns another number of logits: infinitely wrong.
         rows.append(np.array(logits[-1] if len(logits) == sampled else np.inf * logits[-1], np.float32))
     runner.release(sequence)

@@ -100,7 +100,7 @@ class RowProof:
                         runner.release(companion)
                     others = Rows(companion, rng.choice(text, count), sampled=count)
                     batch.insert(int(rng.integers(0, len(batch) + 1)), others)
-                logits = runner.forward(batch)
+                result = runner.forward(batch)
                 before = next(i for i, other in enumerate(batch) if other is rows)
                 first = sum(len(other.tokens) for other in batch[:before])
                 taken = first + np.array(kept, np.int64)
@@ -108,7 +108,7 @@ class RowProof:
                 computed.pass_of[targets] = len(computed.passes)
                 computed.passes.append(str(step))
                 for name in self._outputs:
-                    values = logits if name == "logits" else runner.output(name)
+                    values = result.logits if name == "logits" else result.output(name)
                     values = values.reshape(values.shape[0], -1)
                     if name not in computed.outputs:
                         computed.outputs[name] = np.zeros((len(text), values.shape[1]), values.dtype)

@@ -12,19 +12,15 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.cache import HeldKeys, KVCache
-from ovspec.runtime.native_selection import NativeSelection, selects
+from ovspec.runtime.native_selection import NativeSelection
 from ovspec.runtime.tables import Rows, row_pieces
 from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec_transforms import Selection
 
-_SHARED = (
+_NAMES = (
     "select_tables", "select_queries", "select_ranks", "select_sources", "select_whole", "select_tokens",
-    "summary_tokens", "summary_weights", "held_rows", "held_keys", "verify_coverage",
-)  # fmt: skip
-# Of all anchors, or of each.
-_LISTS = (
-    "select_always", "select_limits", "select_places", "select_begins", "select_past_lens",
-    "select_max_context_len",
+    "summary_tokens", "summary_weights", "held_rows", "held_keys", "verify_coverage", "select_always",
+    "select_limits", "select_places", "select_begins", "select_past_lens", "select_max_context_len",
 )  # fmt: skip
 _SUMMARIES = "key_summary.all"
 
@@ -73,7 +69,7 @@ class SequencePass:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What one anchor is to choose in a pass, for the sequences that it has.
+    """What every anchor is to choose in a pass, for the sequences that it has.
 
     Attributes:
         always: i32 `[sequences, blocks]`, 1: the block stays, 0: it may be chosen, -1: padding.
@@ -109,23 +105,21 @@ class StockSelection(NativeSelection):
         cache: KVCache,
         anchors: Sequence[int],
     ) -> None:
-        super().__init__(coverage, rule.refresh_interval, block_size, compiled)
-        self._rule = rule
-        self._cache = cache
-        self._anchors = tuple(anchors)
+        self.coverage, self._block_size = coverage, block_size
+        self._rule, self._cache, self._layers = rule, cache, len(anchors)
         ports = {port.get_any_name(): port for port in compiled.inputs}
         self._covers = "verify_coverage" in ports
         self._key_values = ports["held_keys"].get_partial_shape()[1].get_length()
-        #: Anchors with a choice of their own, by the ends of the names of its inputs.
-        self._suffixes = {f".{anchor}": anchor for anchor in dict.fromkeys(anchors)} if rule.remembers else {}
         self._summary = next(spec for spec in cache.specs if spec.name == _SUMMARIES)
+        whole = sum(spec.block_bytes for spec in cache.specs if spec.name != _SUMMARIES)
+        self.summary_share = self._summary.block_bytes / whole
         self._plan: list[SequencePass] = []
-        self._choices: dict[str, Choice] = {}
+        self._choice = Choice(np.zeros((0, 0), np.int32), np.zeros(0, np.int32))
 
     @property
     def names(self) -> set[str]:
         """The inputs that a pass provides."""
-        return {*_SHARED, *(f"{name}{suffix}" for name in _LISTS for suffix in self._suffixes or [""])}
+        return set(_NAMES)
 
     def inputs(self, batch: Sequence[Rows], apart: bool = False) -> dict[str, NDArray[np.generic]]:
         """The inputs of a pass."""
@@ -143,62 +137,48 @@ class StockSelection(NativeSelection):
                 # blocks.
                 block = one.table[one.written : one.written + 1]
                 self._cache.write(_SUMMARIES, block, np.full(self._summary.block_shape, np.nan, np.float32))
-        own = {suffix: self._choice(anchor) for suffix, anchor in self._suffixes.items()}
-        self._choices = own or {"": self._choice(None)}
+        self._choice = self._choose()
         return self._table_inputs() | self._list_inputs() | self._summary_inputs()
 
     def _width(self) -> int:
         """Columns of padded tables."""
         return _padded(max(len(one.table) for one in self._plan), _FEWEST_COLUMNS)
 
-    def _choice(self, anchor: int | None) -> Choice:
-        """What an anchor chooses, or all of them where it is the same."""
+    def _choose(self) -> Choice:
         rule = self._rule
         always = np.full((len(self._plan), self._width()), -1, np.int32)
         limits = np.zeros(len(self._plan), np.int32)
         for s, one in enumerate(self._plan):
             rows, blocks = one.rows, len(one.table)
             always[s, :blocks] = 1
-            if not self._chooses(rows):
+            if not self.selects(rows):
                 continue
             local = (rows.sequence.length - 1) // self._block_size + 1 - rule.local_blocks
             always[s, rule.sink_blocks : max(local, rule.sink_blocks)] = 0
             always[s, sorted(rows.sequence.held_keys.unknown)] = 1
-            if self.refreshes(rows):
-                kept = np.count_nonzero(always[s, :blocks])
-                limits[s] = min(max(rows.budget - kept, 0), blocks - kept)
-            elif anchor is not None:
-                known = rows.sequence.kept_blocks[anchor][:blocks, 0]
-                always[s, : len(known)] |= known
+            kept = np.count_nonzero(always[s, :blocks])
+            limits[s] = min(max(rows.budget - kept, 0), blocks - kept)
         return Choice(always, limits)
-
-    def _chooses(self, rows: Rows) -> bool:
-        return selects(rows, self.coverage, self._block_size)
 
     def _table_inputs(self) -> dict[str, NDArray[np.generic]]:
         """Padded tables `[sequences, blocks]`, and the rows that blocks are scored with."""
         shape = (len(self._plan), self._width())
         tables, tokens = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         sources = np.tile(np.arange(shape[1], dtype=np.int32), (shape[0], 1))
-        queries = []
         written = shape[1]
         for s, one in enumerate(self._plan):
             rows, blocks = one.rows, len(one.table)
             tables[s, :blocks] = one.table
-            tokens[s, :blocks] = np.minimum(
-                self._block_size, rows.context - self._block_size * np.arange(blocks)
-            )
+            before = rows.past - self._block_size * np.arange(blocks)
+            tokens[s, :blocks] = np.clip(before, 0, self._block_size)
             first_known = one.written if one.known else one.written + 1
             sources[s, first_known:blocks] = np.arange(written, written + blocks - first_known)
             written += blocks - first_known
-            count = len(rows.tokens) if self._chooses(rows) and self._rule.query == "union" else 1
-            queries.append(np.arange(one.first_row, one.first_row + count, dtype=np.int32))
-        longest = max(map(len, queries))
         return {
             "select_tables": tables,
             "select_tokens": tokens,
             "select_sources": sources,
-            "select_queries": np.stack([np.resize(rows, longest) for rows in queries]),
+            "select_queries": np.array([[one.first_row] for one in self._plan], np.int32),
             "select_whole": np.array([len(one.table) for one in self._plan], np.int32),
             "select_ranks": np.arange(self._ranked(), dtype=np.int32),
             "verify_coverage": np.full(shape[0], self.coverage, np.float32),
@@ -206,21 +186,16 @@ class StockSelection(NativeSelection):
 
     def _ranked(self) -> int:
         """How many blocks of every sequence are ranked."""
-        most = max(int(one.limits.max()) for one in self._choices.values())
-        return _padded(most, _FEWEST_RANKED)
+        return _padded(int(self._choice.limits.max()), _FEWEST_RANKED)
 
     def _list_inputs(self) -> dict[str, NDArray[np.generic]]:
-        """For every choice, what is known of the lists before the pass."""
-        found: dict[str, NDArray[np.generic]] = {}
-        for suffix, choice in self._choices.items():
-            inputs: dict[str, NDArray[np.generic]] = {
-                "select_always": choice.always,
-                "select_limits": choice.limits,
-            }
-            if not self._covers:
-                inputs |= self._places(choice)
-            found |= {f"{name}{suffix}": value for name, value in inputs.items()}
-        return found
+        """What is known of the lists before the pass."""
+        choice = self._choice
+        inputs: dict[str, NDArray[np.generic]] = {
+            "select_always": choice.always,
+            "select_limits": choice.limits,
+        }
+        return inputs if self._covers else inputs | self._places(choice)
 
     def _places(self, choice: Choice) -> dict[str, NDArray[np.generic]]:
         """Places of the lists among the ranked and all blocks, and what attention takes beside the lists."""
@@ -283,27 +258,12 @@ class StockSelection(NativeSelection):
         written = np.concatenate([one.table[one.written + (not one.known) :] for one in self._plan])
         self._cache.write(_SUMMARIES, written, request.get_tensor("new_summary").data[: len(written)])
         self._hold(request.get_tensor("new_keys").data[:, 0])
-        super().finish(batch, request)
 
     def counts(self, request: ov.InferRequest) -> NDArray[np.int32]:
         """Blocks that each sparse layer read in the last pass, i32 `[layers, 1, sequences]`."""
         if self._covers:
             return super().counts(request)
-        kept = {suffix: choice.kept for suffix, choice in self._choices.items()}
-        shared = kept.get("")
-        lists = [kept[f".{anchor}"] if shared is None else shared for anchor in self._anchors]
-        return np.stack(lists)[:, None]
-
-    def _remember(self, batch: Sequence[Rows], request: ov.InferRequest) -> None:
-        counts = self.counts(request)[:, 0]
-        for suffix, anchor in self._suffixes.items():
-            always = self._choices[suffix].always
-            order = request.get_tensor(f"chosen_blocks.{anchor}").data
-            number = self._anchors.index(anchor)
-            for s, one in enumerate(self._plan):
-                kept = (always[s, : len(one.table)] == 1).astype(np.int32)
-                kept[order[s, : counts[number, s] - np.count_nonzero(kept)]] = 1
-                one.rows.sequence.kept_blocks[anchor] = kept[:, None]
+        return np.tile(self._choice.kept, (self._layers, 1, 1))
 
     def _hold(self, new: NDArray[np.float32]) -> None:
         """Keep the keys of the last tokens, as far as they are known."""
@@ -338,7 +298,7 @@ def host_selection(
     rule, coverage = attention.selection, attention.coverage
     if attention.backend == "stock":
         return StockSelection(rule, coverage, block_size, compiled, cache, anchors)
-    return NativeSelection(coverage, rule.refresh_interval, block_size, compiled)
+    return NativeSelection(coverage, block_size, compiled, cache.specs)
 
 
 def _padded(count: int, fewest: int) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CachedSequence
 from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec_ops.verify_attention import one_chain, pack_tables
+from ovspec_ops.verify_attention import pack_tables
 from ovspec_transforms import (
     BLOCK_ROWS,
     HIDDEN_ROWS,
@@ -105,9 +105,8 @@ def is_verification(rows: Rows) -> bool:
     return rows.past > 0 and len(rows.tokens) <= MAX_VERIFY_ROWS and not rows.is_prompt
 
 
-def is_short_chain(rows: Rows) -> bool:
-    """Whether rows are a chain, and few enough for the stock node to write them at once."""
-    return rows.parents is None and rows.block is None and len(rows.tokens) <= MAX_VERIFY_ROWS
+def _is_limited(rows: Rows) -> bool:
+    return not rows.is_dense and (is_verification(rows) or rows.is_prompt)
 
 
 def row_pieces(rows: int, apart: bool) -> list[tuple[int, int]]:
@@ -122,133 +121,163 @@ def build_tables(
     batch: Sequence[Rows],
     block_size: int,
     native: bool,
-    names: Container[str] | None = None,
+    names: Iterable[str] | None = None,
     apart: bool = False,
-    added: int = 0,
 ) -> dict[str, NDArray[np.generic]]:
     """The pass's inputs by name, everything but the caches; only those in `names` where it is given.
 
-    Behind the rows of a batch that is one short chain come `added` ones that nobody reads.
-
     Without `native` attention takes the rows of a sequence together or `apart`, as `row_pieces`.
-
     With `native` keys and values go to `slot_mapping`. What goes by blocks, the stock node and summaries,
-    gets pieces of the sequences, each with the block tables of the blocks that its rows are written to, and
-    with `past_lens` and `max_context_len` counted from there. Attention goes by `verify_tables`, selection by
+    gets pieces of the sequences, each with the block tables of the blocks that its rows are written to, with
+    `past_lens` and `max_context_len` counted from there. Attention goes by `verify_tables`, selection by
     the other `verify_*` tables.
     """
-    if len(batch) == 1 and not apart and names is not None and is_short_chain(batch[0]):
-        return _chain_tables(batch[0], block_size, native, names, added)
-    stock_past, stock_tables, stock_begins, longest = [], [], [0], 1
-    past, tables, begins = [], [], [0]
-    for rows in batch:
-        length, new = rows.past, len(rows.tokens)
-        table = rows.sequence.table[: -(-(length + new) // block_size)]
-        for begin, end in _pieces(length, new, block_size) if native else row_pieces(new, apart):
-            skipped = (length + begin) // block_size if native else 0
-            stock_tables.append(table[skipped : -(-(length + end) // block_size)])
-            stock_past.append(length + begin - skipped * block_size)
-            stock_begins.append(begins[-1] + end)
-            longest = max(longest, stock_past[-1] + end - begin)
-        limited = not rows.is_dense and (is_verification(rows) or rows.is_prompt)
-        past.append(length if native and limited else -1)
-        tables.append(table if native else table[:0])
-        begins.append(begins[-1] + new)
-    features = [rows.features for rows in batch if rows.features is not None]
+    tables, makers = _Tables(batch, block_size, native, apart), _NATIVE if native else _STOCK
+    found = {name: makers[name](tables) for name in (makers if names is None else names) if name in makers}
+    return {name: array for name, array in found.items() if array is not None}
 
-    parents = _parents(batch) if native else _i32([])
 
-    def packed() -> NDArray[np.int32]:
-        seen, lengths, counts = [], [], []
-        for rows, table in zip(batch, tables, strict=True):
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """What the stock node takes as sequences of their own.
+
+    Attributes:
+        past: tokens before each.
+        tables: blocks of each.
+        begins: of their rows, and the end of the last.
+        longest: tokens that the last row of one sees.
+    """
+
+    past: list[int]
+    tables: list[NDArray[np.int32]]
+    begins: list[int]
+    longest: int
+
+
+class _Tables:
+    """The inputs of one pass, each made when it is asked for.
+
+    Args:
+        batch, block_size, native, apart: as of `build_tables`.
+    """
+
+    def __init__(self, batch: Sequence[Rows], block_size: int, native: bool, apart: bool) -> None:
+        self._batch, self._block_size, self._native, self._apart = batch, block_size, native, apart
+        self._begins = [0, *accumulate(len(rows.tokens) for rows in batch)]
+
+    @functools.cached_property
+    def _pieces(self) -> _Pieces:
+        size, native, longest = self._block_size, self._native, 1
+        found = _Pieces([], [], [0], longest)
+        for rows, first in zip(self._batch, self._begins, strict=False):
+            length, new, table = rows.past, len(rows.tokens), self._table(rows)
+            for begin, end in _pieces(length, new, size) if native else row_pieces(new, self._apart):
+                skipped = (length + begin) // size if native else 0
+                found.tables.append(table[skipped : -(-(length + end) // size)])
+                found.past.append(length + begin - skipped * size)
+                found.begins.append(first + end)
+                longest = max(longest, found.past[-1] + end - begin)
+        return replace(found, longest=longest)
+
+    def _table(self, rows: Rows) -> NDArray[np.int32]:
+        return rows.sequence.table[: -(-rows.context // self._block_size)]
+
+    def _selected(self) -> list[NDArray[np.int32]]:
+        return [self._table(rows) if self._native else rows.sequence.table[:0] for rows in self._batch]
+
+    def input_ids(self) -> NDArray[np.int64]:
+        return _joined([rows.tokens for rows in self._batch])
+
+    def position_ids(self) -> NDArray[np.int64]:
+        return _joined([rows.positions for rows in self._batch])
+
+    def past_lens(self) -> NDArray[np.int32]:
+        return _i32(self._pieces.past)
+
+    def subsequence_begins(self) -> NDArray[np.int32]:
+        return _i32(self._begins if self._native else self._pieces.begins)
+
+    def written_begins(self) -> NDArray[np.int32]:
+        return _i32(self._pieces.begins)
+
+    def block_indices(self) -> NDArray[np.int32]:
+        return _joined(self._pieces.tables)
+
+    def block_indices_begins(self) -> NDArray[np.int32]:
+        return _begins(self._pieces.tables)
+
+    def max_context_len(self) -> NDArray[np.int32]:
+        return np.array(self._pieces.longest, np.int32)
+
+    def sampled(self) -> NDArray[np.int64]:
+        return _last_rows(self._begins, [rows.sampled for rows in self._batch])
+
+    def hidden_rows(self) -> NDArray[np.int64]:
+        return _last_rows(self._begins, [rows.states for rows in self._batch])
+
+    def block_rows(self) -> NDArray[np.int64]:
+        return _last_rows(self._begins, [rows.block or 0 for rows in self._batch])
+
+    def verify_tables(self) -> NDArray[np.int32]:
+        parents = _parents(self._batch)
+        seen, lengths, counts = [], [], [0]
+        for rows in self._batch:
             for count, past in _groups(rows):
-                counts.append(count)
+                counts.append(counts[-1] + count)
                 lengths.append(past)
-                seen.append(table)
-        return pack_tables(
-            _i32([0, *accumulate(counts)]), _i32(lengths), _joined(seen), _begins(seen), parents
-        )
+                seen.append(self._table(rows))
+        return pack_tables(_i32(counts), _i32(lengths), _joined(seen), _begins(seen), parents)
 
-    makers: dict[str, Callable[[], NDArray[np.generic]]] = {
-        "input_ids": lambda: _joined([rows.tokens for rows in batch]),
-        "position_ids": lambda: _joined([rows.positions for rows in batch]),
-        "past_lens": lambda: _i32(stock_past),
-        "subsequence_begins": lambda: _i32(begins if native else stock_begins),
-        "written_begins": lambda: _i32(stock_begins),
-        "block_indices": lambda: _joined(stock_tables),
-        "block_indices_begins": lambda: _begins(stock_tables),
-        "max_context_len": lambda: np.array(longest, np.int32),
-        SAMPLED_TOKENS_INDICES: lambda: _last_rows(begins, [rows.sampled for rows in batch]),
-        HIDDEN_ROWS: lambda: _last_rows(begins, [rows.states for rows in batch]),
-        BLOCK_ROWS: lambda: _last_rows(begins, [rows.block or 0 for rows in batch]),
-        VERIFY_TABLES: packed,
-        "verify_past_lens": lambda: _i32(past),
-        "verify_block_indices": lambda: _joined(tables),
-        "verify_block_indices_begins": lambda: _begins(tables),
-        "verify_budgets": lambda: _i32([rows.budget for rows in batch]),
-        ROPE_LENGTHS: lambda: np.repeat(
-            _i32([max(rows.text_length, rows.context) for rows in batch]),
-            [len(rows.tokens) for rows in batch],
-        ),
-    }
-    if features:
-        makers[FEATURES] = lambda: _joined(features)
-    if native:
-        makers[SLOT_MAPPING] = lambda: _joined(
-            [slots(rows.sequence.table, rows.past, rows.context, block_size) for rows in batch]
-        )
-    else:
-        masks, mask_begins = _tree_masks(batch)
-        makers |= {QQ_BIAS: lambda: masks, QQ_BIAS_BEGINS: lambda: mask_begins}
-    return {name: make() for name, make in makers.items() if names is None or name in names}
+    def verify_past_lens(self) -> NDArray[np.int32]:
+        return _i32([rows.past if self._native and _is_limited(rows) else -1 for rows in self._batch])
+
+    def verify_block_indices(self) -> NDArray[np.int32]:
+        return _joined(self._selected())
+
+    def verify_block_indices_begins(self) -> NDArray[np.int32]:
+        return _begins(self._selected())
+
+    def verify_budgets(self) -> NDArray[np.int32]:
+        return _i32([rows.budget for rows in self._batch])
+
+    def rope_lengths(self) -> NDArray[np.int32]:
+        lengths = _i32([max(rows.text_length, rows.context) for rows in self._batch])
+        return np.repeat(lengths, [len(rows.tokens) for rows in self._batch])
+
+    def features(self) -> NDArray[np.float32] | None:
+        given = [rows.features for rows in self._batch if rows.features is not None]
+        return _joined(given) if given else None
+
+    def slot_mapping(self) -> NDArray[np.int32]:
+        return _joined([slots(r.sequence.table, r.past, r.context, self._block_size) for r in self._batch])
+
+    def masks(self) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+        return _tree_masks(self._batch)
 
 
-def _chain_tables(
-    rows: Rows, block_size: int, native: bool, names: Container[str], added: int
-) -> dict[str, NDArray[np.generic]]:
-    """The inputs of one sequence's few rows, as `build_tables`: this runs for every drafted token."""
-    past, read, new = rows.past, len(rows.tokens), len(rows.tokens) + added
-    context = past + new
-    tokens, positions, features = rows.tokens, np.arange(past, context), rows.features
-    if added:
-        tokens = np.concatenate([tokens, np.zeros(added, np.int64)])
-        positions = np.minimum(positions, past + read - 1)  # no later than the model may have
-        if features is not None:
-            features = np.concatenate([features, np.zeros((added, *features.shape[1:]), np.float32)])
-    table = rows.sequence.table[: -(-context // block_size)]
-    skipped = past // block_size if native else 0
-    written, begins = table[skipped:], _from_zero(new)
-    made: dict[str, NDArray[np.generic]] = {
-        "input_ids": tokens,
-        "position_ids": positions,
-        "past_lens": _i32([past - skipped * block_size]),
-        "subsequence_begins": begins,
-        "block_indices": written,
-        "block_indices_begins": _from_zero(len(written)),
-        "max_context_len": np.array(context - skipped * block_size, np.int32),
-        SAMPLED_TOKENS_INDICES: _last_of(read, rows.sampled),
-        HIDDEN_ROWS: _last_of(read, rows.states),
-        BLOCK_ROWS: _last_of(read, 0),
-    }
-    if native:
-        made["written_begins"] = begins
-        made[SLOT_MAPPING] = slots(table, past, context, block_size)
-        made[VERIFY_TABLES] = np.concatenate([_i32(one_chain(new, past, len(table))), table])
-        if any(name in names for name in _OF_LIMITS):
-            limited = not rows.is_dense and (is_verification(rows) or rows.is_prompt)
-            made |= {
-                "verify_past_lens": _i32([past if limited else -1]),
-                "verify_block_indices": table,
-                "verify_block_indices_begins": _from_zero(len(table)),
-                "verify_budgets": _i32([rows.budget]),
-            }
-    else:
-        made |= {QQ_BIAS: _NO_MASK, QQ_BIAS_BEGINS: _NO_BEGINS}
-    if features is not None:
-        made[FEATURES] = features
-    if ROPE_LENGTHS in names:
-        made[ROPE_LENGTHS] = np.full(new, max(rows.text_length, past + read), np.int32)
-    return made
+_Makers = dict[str, Callable[[_Tables], NDArray[np.generic] | None]]
+_OF_ALL: _Makers = {
+    "input_ids": _Tables.input_ids,
+    "position_ids": _Tables.position_ids,
+    "past_lens": _Tables.past_lens,
+    "subsequence_begins": _Tables.subsequence_begins,
+    "written_begins": _Tables.written_begins,
+    "block_indices": _Tables.block_indices,
+    "block_indices_begins": _Tables.block_indices_begins,
+    "max_context_len": _Tables.max_context_len,
+    SAMPLED_TOKENS_INDICES: _Tables.sampled,
+    HIDDEN_ROWS: _Tables.hidden_rows,
+    BLOCK_ROWS: _Tables.block_rows,
+    VERIFY_TABLES: _Tables.verify_tables,
+    "verify_past_lens": _Tables.verify_past_lens,
+    "verify_block_indices": _Tables.verify_block_indices,
+    "verify_block_indices_begins": _Tables.verify_block_indices_begins,
+    "verify_budgets": _Tables.verify_budgets,
+    ROPE_LENGTHS: _Tables.rope_lengths,
+    FEATURES: _Tables.features,
+}
+_NATIVE: _Makers = {**_OF_ALL, SLOT_MAPPING: _Tables.slot_mapping}
+_STOCK: _Makers = {**_OF_ALL, QQ_BIAS: lambda t: t.masks()[0], QQ_BIAS_BEGINS: lambda t: t.masks()[1]}
 
 
 def slots(table: NDArray[np.int32], begin: int, end: int, block_size: int) -> NDArray[np.int32]:
@@ -260,28 +289,6 @@ def slots(table: NDArray[np.int32], begin: int, end: int, block_size: int) -> ND
     blocks, tokens = np.divmod(np.arange(begin, end, dtype=np.int32), np.int32(block_size))
     found: NDArray[np.int32] = table[blocks] * np.int32(block_size) + tokens
     return found
-
-
-@functools.cache
-def _from_zero(end: int) -> NDArray[np.int32]:
-    """i32 `[2]`: 0 and `end`, read-only."""
-    return _read_only(_i32([0, end]))
-
-
-@functools.cache
-def _last_of(rows: int, count: int) -> NDArray[np.int64]:
-    """i64 `[count]`: the last so many of `rows`, read-only."""
-    return _read_only(np.arange(rows - count, rows))
-
-
-def _read_only(array: NDArray[Number]) -> NDArray[Number]:
-    array.flags.writeable = False
-    return array
-
-
-# What operations that limit the attention, the experts or the channels of verification rows take.
-_OF_LIMITS = ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins", "verify_budgets")
-_NO_MASK, _NO_BEGINS = _read_only(np.zeros(0, np.uint8)), _read_only(np.zeros(0, np.int32))
 
 
 def _groups(rows: Rows) -> list[tuple[int, int]]:
@@ -312,14 +319,18 @@ def _pieces(past: int, rows: int, block_size: int) -> list[tuple[int, int]]:
 
 
 def attended_tokens(
-    counts: NDArray[np.int32] | None, batch: Sequence[Rows], block_size: int
+    counts: NDArray[np.int32] | None, batch: Sequence[Rows], block_size: int, summary_share: float = 0.0
 ) -> list[tuple[float, float]]:
     """Of every item of the batch, context tokens that attention read, and those of a dense pass.
+
+    Where it selected, it read the summaries of all blocks too: they count as the tokens that they weigh as
+    much as.
 
     Args:
         counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all; `None` for a graph that can't
             select. The last, possibly partial block is always among those kept.
         batch: the rows of the pass, before their sequences advanced.
+        summary_share: bytes of a block's summaries as a share of its keys and values.
     """
     found = []
     for index, rows in enumerate(batch):
@@ -327,7 +338,11 @@ def attended_tokens(
         kept: NDArray[np.int32] | None = None if counts is None else counts[:, :, index]
         if kept is not None and int(kept.max()) >= 0:
             blocks = -(-rows.context // block_size)
-            attended -= float(np.where(kept < 0, 0, blocks - kept).mean()) * block_size
+            dropped = float(np.where(kept < 0, 0, blocks - kept).mean()) * block_size
+            if dropped > 0:
+                # Less than all in any case: reading all of the context means that nothing was left out.
+                read = context - dropped + summary_share * blocks * block_size
+                attended = min(read, context * (1 - 1e-6))
         found.append((attended, context))
     return found
 

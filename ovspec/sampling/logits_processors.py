@@ -1,4 +1,4 @@
-"""Logits processors that depend on the context: stop-token suppression and penalties."""
+"""Logits processors that depend on the context: stop-token suppression, penalties, a grammar."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.sampling.constraint import Constraint
 from ovspec.sampling.sampling import Distribution, SamplingParams, greedy_token, sampling_distribution
 
 
@@ -19,13 +20,26 @@ class LogitsProcessor:
     same rules.
 
     The order is that of OpenVINO GenAI: stop-token suppression, repetition, presence, frequency penalty, then
-    those of `sampling_distribution`. Each penalty is rounded to float32 before the next, as there.
+    the mask of a grammar, then those of `sampling_distribution`. Each penalty is rounded to float32 before
+    the next, as there.
+
+    Args:
+        constraint: of a grammar, which only this object moves.
     """
 
-    __slots__ = ("_counts", "_ids", "_num_prompt", "_params", "_slots", "_stop_ids", "_tokens", "_used")
+    __slots__ = (
+        *("_counts", "_ids", "_num_prompt", "_params", "_slots", "_stop_ids", "_tokens", "_used"),
+        "constraint",
+    )
 
-    def __init__(self, params: SamplingParams, prompt: Sequence[int] | NDArray[np.integer]) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int] | NDArray[np.integer],
+        constraint: Constraint | None = None,
+    ) -> None:
         self._params = params
+        self.constraint = constraint
         self._tokens: list[int] = []
         self._stop_ids = np.array(sorted(params.stop_token_ids), dtype=np.int64)
         # Slots: distinct prompt tokens, then distinct generated tokens in order of appearance, so that
@@ -44,8 +58,11 @@ class LogitsProcessor:
         """Add generated tokens to the context.
 
         Raises:
-            ValueError: a token id is negative.
+            ValueError: a token id is negative, or the grammar does not allow it.
         """
+        tokens = list(tokens)
+        if self.constraint is not None:
+            self.constraint.extend(tokens)
         for token in tokens:
             self._push(token)
 
@@ -59,6 +76,8 @@ class LogitsProcessor:
             raise ValueError(
                 f"count must be in [0, {len(self._tokens)}], got {count}; only generated tokens can go back"
             )
+        if self.constraint is not None:
+            self.constraint.rollback(count)
         for _ in range(count):
             self._pop()
 
@@ -76,21 +95,30 @@ class LogitsProcessor:
 
     def argmax(self, logits: NDArray[np.float32], drafted: Sequence[int] = ()) -> int:
         """Most probable token after the context and `drafted`; arguments and errors as for `distribution`."""
+        if self.constraint is not None and self._changes_nothing(len(drafted)):
+            token = greedy_token(logits)
+            if self.constraint.allows(drafted, token):  # spares the mask
+                return token
         return greedy_token(self.process(logits, drafted))
 
     @property
     def leaves_logits(self) -> bool:
         """Whether `process` gives logits back as they are, now and for all later tokens."""
-        suppress = self._stop_ids.size > 0 and len(self._tokens) < self._params.min_new_tokens
-        return not suppress and not self._params.penalises
+        return self.constraint is None and self._changes_nothing(0)
+
+    def _changes_nothing(self, drafted: int) -> bool:
+        """Whether stop tokens may come and nothing is penalised, behind so many draft tokens."""
+        return not self._suppresses(drafted) and not self._params.penalises
+
+    def _suppresses(self, drafted: int) -> bool:
+        return self._stop_ids.size > 0 and len(self._tokens) + drafted < self._params.min_new_tokens
 
     def process(self, logits: NDArray[np.float32], drafted: Sequence[int] = ()) -> NDArray[np.float32]:
-        """Logits `[vocab]` after suppression and penalties; the argument itself if nothing applies."""
-        suppress = self._stop_ids.size > 0 and len(self._tokens) + len(drafted) < self._params.min_new_tokens
-        if not suppress and not self._params.penalises:
+        """Logits `[vocab]` after suppression, penalties and mask; the argument itself if nothing applies."""
+        if self.constraint is None and self._changes_nothing(len(drafted)):
             return logits
         row: NDArray[np.float32] = logits.copy()
-        if suppress:
+        if self._suppresses(len(drafted)):
             row[_inside(self._stop_ids, row)] = -np.inf
         if self._params.penalises:
             counted = 0
@@ -100,7 +128,12 @@ class LogitsProcessor:
                     counted += 1
                 self._penalise(row)
             finally:
-                self.rollback(counted)
+                for _ in range(counted):
+                    self._pop()
+        if self.constraint is not None:
+            mask = self.constraint.mask(drafted)
+            np.copyto(row[: mask.size], np.float32(-np.inf), where=~mask[: row.size])
+            row[mask.size :] = -np.inf
         return row
 
     def _penalise(self, row: NDArray[np.float32]) -> None:

@@ -106,16 +106,11 @@ class SamplingParams:
             eos_token_ids: end-of-sequence ids of tokenizer and model, added to those of the configuration.
 
         Raises:
-            ValueError: the configuration asks for beam search or structured output, or a value
-                is outside its range.
+            ValueError: the configuration asks for beam search, or a value is outside its range.
         """
         _require(
             config.num_beams == 1,
             f"num_beams must be 1, got {config.num_beams}; beam search has no acceptance rule",
-        )
-        _require(
-            config.structured_output_config is None,
-            "structured_output_config must be None; constrain the output with OpenVINO GenAI's own pipelines",
         )
         named = set() if config.eos_token_id == -1 else {config.eos_token_id}
         values = {entry.name: getattr(config, entry.name) for entry in fields(cls) if entry.name != _OWN}
@@ -168,6 +163,15 @@ class Distribution:
         found = np.zeros(size)
         found[slice(self.probs.size) if self.ids is None else self.ids] = self.probs
         return found
+
+    def within(self, mask: NDArray[np.bool_]) -> Distribution:
+        """The same for the tokens of a mask `[vocab]`, of which one has a probability at least."""
+        allowed = mask[: self.probs.size] if self.ids is None else mask[self.ids]
+        if allowed.all():
+            return self
+        ids = np.flatnonzero(allowed) if self.ids is None else self.ids[allowed]
+        probs = self.probs[: allowed.size][allowed]
+        return Distribution(probs / float(probs.sum()), ids)
 
     def draw(self, uniform: float) -> int:
         """The token where the running sum of the probabilities passes `uniform`, a number in [0, 1)."""

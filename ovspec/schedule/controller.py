@@ -41,14 +41,10 @@ class AutoSchedule(Schedule):
 
     Args:
         max_num_assistant_tokens: longest draft it may ask for.
-
-    Attributes:
-        bound: longest draft in the present call.
     """
 
     def __init__(self, max_num_assistant_tokens: int) -> None:
-        self.bound = max_num_assistant_tokens
-        self._costs = CostModel()
+        self._most, self._costs = max_num_assistant_tokens, CostModel()
         self._acceptance = AcceptanceModel()
         self._state = StepState((), (), 0)
         self._scale = 1.0
@@ -61,7 +57,7 @@ class AutoSchedule(Schedule):
     def plan(self, state: StepState) -> Plan:
         """Lookups are asked for all they have; a model for what it is expected to gain by."""
         before, self._state = self._state, state
-        limit, cell = min(state.max_draft, self.bound), self._costs.cell(state.contexts)
+        limit, cell = min(state.max_draft, self._most), self._costs.cell(state.contexts)
         can_choose = state.has_model or len(state.budget_scales) > 1 or len(state.commit_intervals) > 1
         self._served -= 1
         if not can_choose:

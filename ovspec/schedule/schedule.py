@@ -16,6 +16,7 @@ class StepState(NamedTuple):
         contexts: tokens of every running sequence, prompt and output, provisional ones included.
         remaining: new tokens that each of them may still get.
         max_draft: longest draft that this step can use: of the rows that a pass verifies and of `remaining`.
+        asked: longest draft that the sequences ask for, whatever room this step has.
         unread: tokens that the drafter has yet to read before it can draft, over all sequences.
         pending: provisional tokens of each sequence that no dense pass has confirmed; 0 without commits.
         budget_scales: multiples of the configured sparse budget to choose from, ascending.
@@ -27,6 +28,7 @@ class StepState(NamedTuple):
     contexts: tuple[int, ...]
     remaining: tuple[int, ...]
     max_draft: int
+    asked: int = 2**31 - 1
     unread: int = 0
     pending: tuple[int, ...] = ()
     budget_scales: tuple[float, ...] = (1.0,)

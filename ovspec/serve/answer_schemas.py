@@ -82,14 +82,22 @@ class CompletionLogprobs(_Answer):
     """Log probabilities of a completion, one entry a token."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
+
+
+class PromptLogprob(_Answer):
+    """A token that might stand at a place of the prompt, with vLLM's names."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
 
 
 class _Choice(_Answer):
     index: int
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
     token_origins: list[TokenOrigin] | None = None
 
 
@@ -98,6 +106,7 @@ class CompletionChoice(_Choice):
 
     text: str
     logprobs: CompletionLogprobs | None
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
 
 
 class _Completion(_Answer):
@@ -136,12 +145,29 @@ class ChatLogprobs(_Answer):
     refusal: None
 
 
+class CallOfFunction(_Answer):
+    """A function that the model asks to call."""
+
+    name: str
+    arguments: str
+
+
+class CallOfTool(_Answer):
+    """A tool that the model asks to call."""
+
+    id: str
+    type: Literal["function"]
+    function: CallOfFunction
+
+
 class AnswerMessage(_Answer):
     """The message of an answer."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning_content: str | None = None
+    tool_calls: list[CallOfTool] | None = None
 
 
 class ChatChoice(_Choice):
@@ -156,6 +182,7 @@ class ChatCompletion(_Completion):
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
 
 
 class ServedModelEntry(_Answer):
@@ -198,3 +225,9 @@ class Health(_Answer):
     """The answer of `/health`."""
 
     status: Literal["ok"]
+
+
+class Version(_Answer):
+    """The answer of `/version`."""
+
+    version: str

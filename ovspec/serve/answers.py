@@ -129,6 +129,8 @@ class StreamedAnswer(Response):
         event = call.objects.chunk(index, delta)
         if call.body.return_token_origins:
             event["metrics"] = call.metrics
+        if call.body.stream_options is not None and call.body.stream_options.include_usage:
+            event["usage"] = None  # it is in the last chunk
         if call.body.return_blocks_read:
             event["blocks_read"] = delta.blocks_read
         return [event]

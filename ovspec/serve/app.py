@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.resources import files
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,6 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from ovspec import __version__
 from ovspec.serve.answers import Answerer
 from ovspec.serve.api_error import ApiError, answer_with_error
 from ovspec.serve.backend import Backend
@@ -26,7 +28,6 @@ from ovspec.serve.bodies import (
     CompletionBody,
     DetokenizeBody,
     GenerationBody,
-    StrictBody,
     TokenizeBody,
 )
 from ovspec.serve.calls import Call, num_answers
@@ -37,8 +38,12 @@ from ovspec.serve.openapi import openapi_document
 from ovspec.serve.protection import HostCheck, KeyCheck, Patience, WriteTimeout, read_body
 from ovspec.serve.request_log import CALL, RequestLog
 from ovspec.serve.served_model import ServedModel, mode_name
+from ovspec.serve.strict_body import StrictBody
 
+_LOG = logging.getLogger(__name__)
 _HEALTH_SECONDS = 5.0
+# Header of an answer to a body with fields that nobody knows.
+IGNORED = "X-Ignored-Fields"
 Handler = Callable[[Request], Awaitable[Response]]
 Kind = TypeVar("Kind", bound=StrictBody)
 
@@ -46,8 +51,11 @@ Kind = TypeVar("Kind", bound=StrictBody)
 class Server:
     """The handlers of the routes."""
 
-    def __init__(self, model: ServedModel, backend: Backend, limits: Limits) -> None:
+    def __init__(
+        self, model: ServedModel, backend: Backend, limits: Limits, strict_fields: bool = False
+    ) -> None:
         self._model, self._engine, self._limits = model, backend.answers, limits
+        self._strict_fields = strict_fields
         self._counts = Counts(model.name, backend.gauges)
         self._answerer = Answerer(backend.answers, limits, self._counts)
         self._door = Door(self._is_busy)
@@ -65,11 +73,12 @@ class Server:
         routes = [
             Route("/", self.page, methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
+            Route("/ping", self.health, methods=["GET"]),
+            Route("/version", self.version, methods=["GET"]),
             Route("/metrics", self.metrics, methods=["GET"]),
             Route("/openapi.json", self._described(bool(keys)), methods=["GET"]),
-            Route("/v1/models", self.models, methods=["GET"]),
-            Route("/v1/chat/completions", self.chat, methods=["POST"]),
-            Route("/v1/completions", self.complete, methods=["POST"]),
+            # OpenVINO Model Server's clients have the second base path.
+            *(route for base in ("/v1", "/v3") for route in self._of_openai(base)),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
         ]
@@ -81,7 +90,8 @@ class Server:
                     CORSMiddleware,
                     allow_origins=list(origins),
                     allow_methods=["GET", "POST"],
-                    allow_headers=["Authorization", "Content-Type"],
+                    allow_headers=["*"],  # openai-js sends several X-Stainless-...
+                    expose_headers=[IGNORED, "Retry-After"],
                 )
             )
         if keys:
@@ -91,6 +101,15 @@ class Server:
         handlers = {ApiError: answer_with_error, HTTPException: _answer_http_error, Exception: _answer_fault}
         app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
         return RequestLog(Patience(app, self._is_busy))
+
+    def _of_openai(self, base: str) -> list[Route]:
+        """The routes of OpenAI's interface."""
+        return [
+            Route(f"{base}/models", self.models, methods=["GET"]),
+            Route(f"{base}/models/{{name:path}}", self.one_model, methods=["GET"]),
+            Route(f"{base}/chat/completions", self.chat, methods=["POST"]),
+            Route(f"{base}/completions", self.complete, methods=["POST"]),
+        ]
 
     def _is_busy(self) -> bool:
         """Whether answers are in work."""
@@ -125,10 +144,22 @@ class Server:
 
         return answer
 
+    async def version(self, request: Request) -> Response:
+        """The version of this server."""
+        return JSONResponse({"version": __version__})
+
     async def models(self, request: Request) -> Response:
-        """The served model."""
+        """The served model, in a list."""
+        return JSONResponse({"object": "list", "data": [self._entry()]})
+
+    async def one_model(self, request: Request) -> Response:
+        """The served model, by its name."""
+        self._model.check_name(request.path_params["name"])
+        return JSONResponse(self._entry())
+
+    def _entry(self) -> dict[str, Any]:
         model = self._model
-        entry = {
+        return {
             "id": model.name,
             "object": "model",
             "created": model.created,
@@ -140,7 +171,6 @@ class Server:
             "drafts": model.requests.drafts,
             "has_chat_template": bool(model.tokenizer.chat_template),
         }
-        return JSONResponse({"object": "list", "data": [entry]})
 
     async def chat(self, request: Request) -> Response:
         """Answer a chat."""
@@ -162,7 +192,11 @@ class Server:
                 slot.free()
             raise
         request.scope[CALL] = call  # for the log
-        return await self._answerer.answer(call, slots, request)
+        response = await self._answerer.answer(call, slots, request)
+        if body.ignored:
+            names = ", ".join(body.ignored)
+            response.headers[IGNORED] = names.encode("ascii", "backslashreplace").decode()
+        return response
 
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a text or a chat."""
@@ -198,7 +232,11 @@ class Server:
     async def _body(self, request: Request, kind: type[Kind]) -> tuple[Kind, int]:
         """The body of a request, and its length in bytes."""
         data = await read_body(request, self._limits)
-        return await self._door.run(len(data), partial(kind.parse, data)), len(data)
+        body = await self._door.run(len(data), partial(kind.parse, data, self._strict_fields))
+        if body.ignored:
+            names = ", ".join(body.ignored)
+            _LOG.warning("%s: ignored fields that this server does not have: %s", request.url.path, names)
+        return body, len(data)
 
 
 async def _answer_http_error(request: Request, error: HTTPException) -> Response:

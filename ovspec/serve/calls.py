@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ovspec.engine.request import Request
+from ovspec.generation.token_text import TokenText
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
+from ovspec.serve.chat_requests import ChatRequest
 from ovspec.serve.choice import Choice, Delta
 from ovspec.serve.objects import ChatObjects, CompletionObjects, Json, Objects, metrics_of, usage_of
+from ovspec.serve.prompt_logprobs import PromptText
 from ovspec.serve.served_model import ServedModel
+from ovspec.serve.structure import grammar_of
 
 
 @dataclass(slots=True)
@@ -22,6 +26,7 @@ class Call:
         choices: the answers, one per request.
         verify: how drafts are verified, in a word.
         num_spec_tokens: draft tokens of a step, at most.
+        token_text: names tokens.
     """
 
     body: GenerationBody
@@ -31,6 +36,7 @@ class Call:
     num_prompt_tokens: int
     verify: str
     num_spec_tokens: int
+    token_text: TokenText
 
     @classmethod
     def of(cls, body: GenerationBody, model: ServedModel, arrived: float) -> Call:
@@ -48,15 +54,19 @@ class Call:
         objects: Objects
         if isinstance(body, ChatBody):
             field = "messages"
-            prompts = [model.tokens_of_chat(body.messages, body.special_tokens_in_content)]
+            chat = ChatRequest.of(body, model)
+            prompts, grammar = [chat.prompt], chat.grammar
             max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-            objects = ChatObjects(model.name, logprobs)
+            objects = ChatObjects(model.name, logprobs, chat.parser)
         else:
             assert isinstance(body, CompletionBody)
             prompts, field = _prompts(body, model), "prompt"
+            grammar = grammar_of(body)
             max_tokens = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
             objects = CompletionObjects(model.name, logprobs)
-        settings = model.settings(body, max_tokens)
+        settings = model.settings(body, max_tokens, grammar)
+        if body.n > 1 and not settings.sampling.do_sample:
+            raise ApiError(400, f"n={body.n}: greedy answers are all the same; set temperature above 0", "n")
         name, verify = model.verify_mode(body.verify)
         both = isinstance(body, ChatBody) and body.max_tokens is None
         limit_field = "max_completion_tokens" if both else "max_tokens"
@@ -74,12 +84,14 @@ class Call:
                 arrived,
                 index=place * apart + index,
                 blocks_read=body.return_blocks_read,
+                prompt_logprobs=_prompt_logprobs(body, logprobs),
             )
             for place, prompt in enumerate(prompts)
             for index in range(body.n)
         ]
         stops = (settings.stop_strings, settings.include_stop_str_in_output, body.return_token_origins)
         # The text of a completion goes on behind its prompt; that of a message begins anew.
+        echo = isinstance(body, CompletionBody) and body.echo
         choices = [
             Choice(
                 model.token_text,
@@ -87,11 +99,13 @@ class Call:
                 logprobs=logprobs,
                 min_tokens=settings.sampling.min_new_tokens,
                 prompt=() if isinstance(body, ChatBody) else request.prompt_token_ids,
+                echo=PromptText(model.token_text, request.prompt_token_ids) if echo else None,
             )
             for request in requests
         ]
         total = sum(len(prompt) for prompt in prompts)
-        return cls(body, objects, requests, choices, total, name, settings.num_assistant_tokens)
+        drafts = settings.num_assistant_tokens
+        return cls(body, objects, requests, choices, total, name, drafts, model.token_text)
 
     @property
     def usage(self) -> Json:
@@ -105,7 +119,13 @@ class Call:
 
     def whole(self, deltas: Sequence[Delta]) -> Json:
         """The answer without streaming; `deltas` hold each choice from begin to end."""
-        return self.objects.whole(self.choices, deltas, self.usage, self.metrics)
+        answer = self.objects.whole(self.choices, deltas, self.usage, self.metrics)
+        if (top := self.body.prompt_logprobs) is not None:
+            places: Sequence[Json] = answer["choices"] if isinstance(self.body, CompletionBody) else [answer]
+            for entry, request, choice in zip(places, self.requests, self.choices, strict=False):
+                prompt = PromptText(self.token_text, request.prompt_token_ids)
+                entry["prompt_logprobs"] = prompt.of_vllm(choice.prompt_logprobs, top)
+        return answer
 
 
 def num_answers(body: GenerationBody) -> int:
@@ -118,10 +138,10 @@ def num_answers(body: GenerationBody) -> int:
 def _check_combinations(body: GenerationBody) -> None:
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "stream_options: needs stream=true; leave it out", "stream_options")
+    if body.prompt_logprobs is not None and body.stream:
+        raise ApiError(400, "prompt_logprobs: is not given in streams; set stream=false", "prompt_logprobs")
     if body.return_blocks_read and not body.stream:
         raise ApiError(400, "return_blocks_read: needs stream=true; leave it out", "return_blocks_read")
-    if body.n > 1 and body.temperature == 0:
-        raise ApiError(400, f"n={body.n}: greedy answers are all the same; set temperature above 0", "n")
     if not isinstance(body, ChatBody):
         return
     if body.top_logprobs is not None and not body.logprobs:
@@ -136,6 +156,13 @@ def _logprobs(body: GenerationBody) -> int | None:
         return body.top_logprobs or 0 if body.logprobs else None
     assert isinstance(body, CompletionBody)
     return body.logprobs
+
+
+def _prompt_logprobs(body: GenerationBody, logprobs: int | None) -> int | None:
+    """How many alternatives to give for the tokens of the prompt; `None`: no log probabilities."""
+    echoed = logprobs if isinstance(body, CompletionBody) and body.echo else None
+    asked = [number for number in (body.prompt_logprobs, echoed) if number is not None]
+    return max(asked, default=None)
 
 
 def _prompts(body: CompletionBody, model: ServedModel) -> list[list[int]]:

@@ -9,23 +9,7 @@ from ovspec.engine.request import RequestMetrics, RequestOutput, TokenLogprobs, 
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.results import FINISH_WORDS
 from ovspec.generation.token_text import Piece, TokenText
-
-
-@dataclass(frozen=True, slots=True)
-class NamedLogprobs:
-    """Log probabilities at one position, with the names of the tokens.
-
-    Attributes:
-        piece: the token that stands there.
-        offset: where it begins in the answer's text.
-        logprob: of this token.
-        top: the most probable ones, the highest first: id, name, log probability.
-    """
-
-    piece: Piece
-    offset: int
-    logprob: float
-    top: list[tuple[int, Piece, float]]
+from ovspec.serve.prompt_logprobs import NamedLogprobs, PromptText
 
 
 @dataclass(slots=True)
@@ -62,11 +46,13 @@ class Choice:
         token_by_token: whether every token's own text is wanted.
         logprobs: how many alternatives to name with each token; `None`: no log probabilities.
         min_tokens, prompt: as of `IncrementalDetokenizer`.
+        echo: the prompt, which the answer's text begins with.
 
     Attributes:
         num_tokens: tokens so far, those of a stop string included.
         finish_reason: as in `Delta`.
         metrics: of the last output.
+        prompt_logprobs: of the prompt's tokens but the first, where they were asked for.
     """
 
     def __init__(
@@ -79,7 +65,10 @@ class Choice:
         logprobs: int | None = None,
         min_tokens: int = 0,
         prompt: Sequence[int] = (),
+        echo: PromptText | None = None,
     ) -> None:
+        self._echo, self._echoes = echo, echo is not None
+        self.prompt_logprobs: list[TokenLogprobs] = []
         self._token_text = token_text
         self._detokenizer = IncrementalDetokenizer(
             token_text, stop_strings, include_stop_string, prompt=prompt, min_tokens=min_tokens
@@ -94,7 +83,7 @@ class Choice:
     @property
     def text(self) -> str:
         """The answer so far."""
-        return self._detokenizer.text
+        return (self._echo.text if self._echo is not None else "") + self._detokenizer.text
 
     def add(self, output: RequestOutput) -> Delta:
         """Take the tokens of an output.
@@ -104,6 +93,7 @@ class Choice:
         """
         delta = Delta(blocks_read=output.blocks_read)
         self.metrics = output.metrics
+        self.prompt_logprobs += output.prompt_logprobs
         if self.finish_reason is not None:
             return delta
         before = self._detokenizer.num_seen
@@ -119,6 +109,11 @@ class Choice:
         elif output.finished:
             self._finish(delta, FINISH_WORDS[output.finish_reason] or "stop")
         delta.logprobs = self._placed()
+        if self._echoes and self._echo is not None and (output.token_ids or output.finished):
+            self._echoes = False
+            delta.text = self._echo.text + delta.text
+            if self._logprobs is not None:
+                delta.logprobs = self._echo.named(self.prompt_logprobs, self._logprobs) + delta.logprobs
         delta.finish_reason = self.finish_reason
         return delta
 
@@ -143,6 +138,7 @@ class Choice:
         ends, found = self._detokenizer.ends, []
         for piece, logprobs, others in self._named[: len(ends) + 1 - self._num_placed]:
             offset = ends[self._num_placed - 1] if self._num_placed else 0
+            offset += len(self._echo.text) if self._echo is not None else 0
             top = [(token, other, value) for (token, value), other in zip(logprobs.top, others, strict=False)]
             found.append(NamedLogprobs(piece, offset, logprobs.logprob, top))
             self._num_placed += 1

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise, zip_longest
 from typing import Any
 
 from ovspec.engine.request import RequestMetrics
 from ovspec.generation.token_text import Piece
-from ovspec.serve.choice import Choice, Delta, NamedLogprobs
+from ovspec.serve.choice import Choice, Delta
+from ovspec.serve.message_parser import MessageParser, MessageStream, ToolCall
+from ovspec.serve.prompt_logprobs import NamedLogprobs
 
 Json = dict[str, Any]
 
@@ -52,10 +54,13 @@ class ChatObjects(Objects):
 
     Args:
         logprobs: how many alternatives to show per token; `None`: no log probabilities.
+        parser: makes what finds the parts of an answer.
     """
 
-    def __init__(self, model: str, logprobs: int | None) -> None:
+    def __init__(self, model: str, logprobs: int | None, parser: Callable[[], MessageParser]) -> None:
         super().__init__("chatcmpl", "chat.completion.chunk", model, logprobs)
+        self._parser = parser
+        self._streams: dict[int, MessageStream] = {}
 
     def first(self, index: int) -> Json | None:
         """The role of the message."""
@@ -63,23 +68,43 @@ class ChatObjects(Objects):
         return {"choices": [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]}
 
     def chunk(self, index: int, delta: Delta) -> Json:
-        """New content of a message."""
-        content = {"content": delta.text} if delta.text or not delta.finish_reason else {}
+        """What is new of a message."""
+        stream = self._streams.setdefault(index, MessageStream(self._parser()))
+        new, calls = stream.add(delta.text, delta.finish_reason is not None)
+        content: Json = {"content": new.content} if new.content else {}
+        if new.reasoning:
+            content["reasoning_content"] = new.reasoning
+        if calls:
+            content["tool_calls"] = [
+                {"index": place, **(_call(call) if is_first else {"function": {"arguments": call.arguments}})}
+                for place, call, is_first in calls
+            ]
+        if not content and not delta.finish_reason:
+            content = {"content": ""}
         choice = {"index": index, "delta": content, "logprobs": self._logprobs_of(delta)}
-        return {"choices": [{**choice, "finish_reason": delta.finish_reason, **self._origins(delta)}]}
+        reason = _reason(delta.finish_reason, bool(stream.calls))
+        return {"choices": [{**choice, "finish_reason": reason, **self._origins(delta)}]}
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
         """The messages."""
-        entries = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None},
-                "logprobs": self._logprobs_of(delta),
-                "finish_reason": choice.finish_reason,
-                **self._origins(delta),
-            }
-            for index, (choice, delta) in enumerate(zip(choices, deltas, strict=True))
-        ]
+        entries = []
+        for index, (choice, delta) in enumerate(zip(choices, deltas, strict=True)):
+            parts = self._parser().parse(choice.text, finished=True)
+            content = None if parts.calls and not parts.content else parts.content
+            message: Json = {"role": "assistant", "content": content, "refusal": None}
+            if parts.reasoning:
+                message["reasoning_content"] = parts.reasoning
+            if parts.calls:
+                message["tool_calls"] = [_call(call) for call in parts.calls]
+            entries.append(
+                {
+                    "index": index,
+                    "message": message,
+                    "logprobs": self._logprobs_of(delta),
+                    "finish_reason": _reason(choice.finish_reason, bool(parts.calls)),
+                    **self._origins(delta),
+                }
+            )
         kind = {"object": "chat.completion"}
         return {**self.fields, **kind, "choices": entries, "usage": usage, "metrics": metrics}
 
@@ -130,13 +155,25 @@ class CompletionObjects(Objects):
         }
 
 
-def _entry(piece: Piece, logprob: float) -> Json:
+def _call(call: ToolCall) -> Json:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _reason(reason: str | None, calls: bool) -> str | None:
+    """Why a message ended; who asked for calls looks for this word."""
+    return "tool_calls" if calls and reason == "stop" else reason
+
+
+def _entry(piece: Piece, logprob: float | None) -> Json:
     return {"token": piece.text, "logprob": logprob, "bytes": list(piece.data)}
 
 
-def _by_name(one: NamedLogprobs) -> Json:
+def _by_name(one: NamedLogprobs) -> Json | None:
     """The most probable tokens by their names; of tokens with one name, the others go by their id."""
     found: Json = {}
+    if one.logprob is None:
+        return None  # nothing precedes the first token of a prompt
     for token, piece, value in one.top:
         found[f"token_id:{token}" if piece.text in found else piece.text] = value
     return found

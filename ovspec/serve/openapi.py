@@ -17,9 +17,11 @@ from ovspec.serve.answer_schemas import (
     Health,
     ModelList,
     Tokens,
+    Version,
 )
-from ovspec.serve.bodies import ChatBody, CompletionBody, DetokenizeBody, StrictBody, TokenizeBody
+from ovspec.serve.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from ovspec.serve.protection import OPEN_PATHS
+from ovspec.serve.strict_body import StrictBody
 
 _STREAM = "text/event-stream"
 _ERRORS = {
@@ -61,7 +63,9 @@ _OPERATIONS = (
     _Operation("/health", "get", "Whether requests are taken", Health, errors=(503,)),
     _Operation("/metrics", "get", "Metrics for Prometheus", "text/plain"),
     _Operation("/openapi.json", "get", "This document", "application/json"),
-    _Operation("/v1/models", "get", "The served model", ModelList),
+    _Operation("/ping", "get", "The same as /health", Health, errors=(503,)),
+    _Operation("/version", "get", "The version of this server", Version),
+    _Operation("/v1/models", "get", "The served model, in a list", ModelList),
     _Operation(
         "/v1/chat/completions", "post", "Answer a chat", ChatCompletion, ChatBody, _OF_ANSWERS, streams=True
     ),

@@ -16,7 +16,7 @@ from ovspec.serve.api_error import ApiError
 from ovspec.serve.limits import Limits
 
 # The page is a file without secrets, and asks its reader for the key.
-OPEN_PATHS = ("/", "/health")
+OPEN_PATHS = ("/", "/health", "/ping")
 _OF_THE_TOKENIZER = ("/tokenize", "/detokenize")
 # Seconds: a client asks ten times a second at most then.
 _PATIENCE = 0.1

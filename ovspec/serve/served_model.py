@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,14 @@ from openvino_genai import ChatHistory
 
 from ovspec.errors import raised_by_us
 from ovspec.generation.generation_config import GenerationSettings
+from ovspec.generation.grammar import Grammar
 from ovspec.generation.inputs import tokenized
 from ovspec.generation.token_text import TokenText
 from ovspec.pipeline.outline import Outline
 from ovspec.serve.api_error import ApiError
-from ovspec.serve.bodies import GenerationBody, Message
+from ovspec.serve.bodies import GenerationBody
+from ovspec.serve.messages import Message
+from ovspec.serve.tool_fields import Tool
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
@@ -74,27 +77,48 @@ class ServedModel:
         return tokenized(self.tokenizer, text, special_tokens)
 
     def tokens_of_chat(self, messages: Sequence[Message], special_tokens: bool = False) -> list[int]:
-        """Token ids of a chat through the model's template.
+        """Token ids of a chat through the model's template; errors as of `chat_text`."""
+        return self.requests.chat_prompts.tokenized(self.chat_text(messages, special_tokens))
+
+    def chat_text(
+        self,
+        messages: Sequence[Message],
+        special_tokens: bool = False,
+        tools: Sequence[Tool] = (),
+        context: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continues: bool = False,
+    ) -> str:
+        """A chat through the model's template, for `chat_prompts.tokenized`.
 
         Args:
             special_tokens: whether the names of special tokens in messages become these tokens.
+            tools: that the model is told of.
+            context: other variables of the template.
+            add_generation_prompt, continues: as of `ChatPrompts.templated`.
 
         Raises:
             ApiError: 400, the model has no template, or it does not take these messages.
         """
-        prompts = self.requests.chat_prompts
-        history = ChatHistory([{"role": message.role, "content": message.text} for message in messages])
+        history = ChatHistory([message.templated for message in messages])
+        if tools:
+            history.set_tools([tool.model_dump(exclude_none=True) for tool in tools])
+        if context:
+            history.set_extra_context(dict(context))
         try:
-            text = prompts.templated(history, special_tokens)
+            return self.requests.chat_prompts.templated(
+                history, special_tokens, add_generation_prompt, continues
+            )
         except (ValueError, RuntimeError) as error:
-            if raised_by_us(error):
+            if continues and "substring" in str(error):
+                message = "continue_final_message: the chat template does not show the last message as it is"
+            elif raised_by_us(error):
                 message = "this model has no chat template; use /v1/completions"
             else:
                 message = (
                     f"messages: the model's chat template refused them ({last_line(error)}); change the roles"
                 )
             raise ApiError(400, message, "messages") from error
-        return prompts.tokenized(text)
 
     def check_length(self, num_tokens: int, max_tokens: int | None, field: str, limit_field: str) -> None:
         """Refuse a prompt that can never be answered, or an answer that is too long for it.
@@ -111,7 +135,7 @@ class ServedModel:
         limit = self.max_model_len
         if num_tokens == 0:
             raise ApiError(400, f"{field}: it has no tokens; send some text", field)
-        if num_tokens + (max_tokens or 1) > limit:
+        if num_tokens + (1 if max_tokens is None else max_tokens) > limit:
             wrong, remedy = field, "shorten the prompt"
             if num_tokens < limit and max_tokens:
                 wrong, remedy = limit_field, f"ask for at most {limit - num_tokens}, or shorten the prompt"
@@ -132,17 +156,23 @@ class ServedModel:
             message = f"{field}: {max(tokens)} is no token of this model; ids are 0 to {self.vocab_size - 1}"
             raise ApiError(400, message, field, "invalid_value")
 
-    def settings(self, body: GenerationBody, max_tokens: int | None) -> GenerationSettings:
+    def settings(
+        self, body: GenerationBody, max_tokens: int | None, grammar: Grammar | None = None
+    ) -> GenerationSettings:
         """How a request is to be answered: the folder's configuration with the body's fields.
+
+        Args:
+            max_tokens: of the answer, where the body says so.
+            grammar: that the answer follows.
 
         Raises:
             ApiError: 400, a combination of fields that can't be served.
         """
         config = self.requests.get_generation_config()
-        # OpenAI's default is to sample at temperature 1; a folder that says how to sample is followed.
+        # As in `generate`: a folder that says how to sample is followed, else the answer is greedy.
         temperature = body.temperature
         if temperature is None:
-            temperature = float(config.temperature) if config.do_sample else 1.0
+            temperature = float(config.temperature) if config.do_sample else 0.0
         fields: dict[str, Any] = {"do_sample": temperature > 0}
         if temperature > 0:
             fields["temperature"] = temperature
@@ -152,14 +182,18 @@ class ServedModel:
                 fields[name] = value
         if max_tokens is not None:
             fields["max_new_tokens"] = max_tokens
+            fields["echo"] = max_tokens == 0  # openvino_genai's condition for no new token
         fields.setdefault("rng_seed", secrets.randbits(63))
         if body.num_assistant_tokens:
             fields["num_assistant_tokens"] = body.num_assistant_tokens
         try:
-            settings = self.requests.client_settings(fields, body.stop_token_ids or ())
+            settings = self.requests.client_settings(fields, body.stop_token_ids or (), grammar)
         except (ValueError, RuntimeError) as error:
             if not raised_by_us(error):
                 raise
+            if grammar is not None and str(error).startswith(grammar.field):
+                field = grammar.field.partition(".")[0]
+                raise ApiError(400, str(error), field, "invalid_value") from error
             raise self._named(error, body) from error
         return replace(settings, num_assistant_tokens=0) if body.num_assistant_tokens == 0 else settings
 

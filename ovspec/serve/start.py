@@ -28,6 +28,7 @@ class ServerSettings:
         origins: of pages in browsers that may call.
         chat_template: file with a template in place of the model's.
         log_level: a name of uvicorn's.
+        strict_fields: whether a body with a field that nobody knows is refused.
     """
 
     host: str
@@ -38,6 +39,7 @@ class ServerSettings:
     chat_template: Path | None
     limits: Limits
     log_level: str
+    strict_fields: bool = False
 
 
 def start(settings: ServerSettings, folder: Path, backend: AbstractContextManager[Backend]) -> None:
@@ -57,7 +59,8 @@ def start(settings: ServerSettings, folder: Path, backend: AbstractContextManage
         model = ServedModel(opened.requests, folder, settings.name, template)
         host, port = listening.getsockname()[:2]
         hosts = ("localhost", "127.0.0.1", "::1", host) if ip_address(host).is_loopback else ()
-        app = Server(model, opened, settings.limits).app(settings.keys, settings.origins, hosts)
+        server = Server(model, opened, settings.limits, settings.strict_fields)
+        app = server.app(settings.keys, settings.origins, hosts)
         shown = f"[{host}]" if ":" in host else host
         print(f"ovspec: serving {model.name} on http://{shown}:{port}", file=sys.stderr, flush=True)
         log_to_stderr(settings.log_level)

@@ -89,6 +89,7 @@ def joined(first: RequestOutput, second: RequestOutput) -> RequestOutput:
         token_ids=[*first.token_ids, *second.token_ids],
         writers=[*first.writers, *second.writers],
         logprobs=[*first.logprobs, *second.logprobs],
+        prompt_logprobs=[*first.prompt_logprobs, *second.prompt_logprobs],
         finish_reason=second.finish_reason,
         metrics=second.metrics,
         error=second.error,

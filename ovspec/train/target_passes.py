@@ -19,7 +19,6 @@ from ovspec.runtime.devices import openvino_core
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec_models import ModelInfo
-from ovspec_transforms import BOUNDARY_STATES
 from ovspec_transforms.graph import evaluate
 from ovspec_transforms.heads.gather_logits import lm_head
 from ovspec_transforms.heads.hidden_states import token_embedding
@@ -64,9 +63,9 @@ class TargetPasses:
             found = self._runner.forward(rows)
             ends = np.cumsum(counts)[:-1]
             parts = zip(
-                np.split(self._runner.output(BOUNDARY_STATES).copy(), ends),
-                np.split(found[:, ids], ends),
-                np.split(found.argmax(-1), ends),
+                np.split(found.states.copy(), ends),
+                np.split(found.logits[:, ids], ends),
+                np.split(found.logits.argmax(-1), ends),
                 strict=True,
             )
             for (index, _, end), (state, logit, token) in zip(batch, parts, strict=True):

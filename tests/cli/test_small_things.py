@@ -39,7 +39,8 @@ def test_modes_are_json_and_one_that_read_everything_is_not_called_lossy() -> No
     whole = report("--verify", "sparse", "--l0", "1024", "--rho", "0.1")
     mode = whole["verify"]
     assert isinstance(mode, dict) and mode["mode"] == "sparse" and (mode["L0"], mode["rho"]) == (1024, 0.1)
-    assert whole["lossless"] is True
+    assert whole["lossless"] is True and mode["rule"] == "mass"
+    assert "all was read, exact" in ovspec(*GENERATE, "--verify", "sparse").stderr
     commit = report("--verify", "commit", "--commit-interval", "8")
     mode = commit["verify"]
     assert isinstance(mode, dict) and mode["mode"] == "commit" and mode["interval"] == 8

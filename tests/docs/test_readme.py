@@ -31,6 +31,8 @@ NOT_RUN = {
     "ovspec serve": "runs until it is ended; tests/serve runs it",
     "ovspec bench serve": "needs a server; tests/serve/test_bench_serve.py runs it",
     "ovspec batch": "tests/serve/test_batch.py runs it",
+    "ovspec rag": "needs documents; tests/rag runs it",
+    "ovspec eval rag": "needs questions; tests/rag runs it",
     "ovspec eval lm": "needs an extra; tests/eval/test_harness.py runs it",
     "docker ": "needs Docker",
     "ovspec info --self-check --device": "needs a GPU; tests/bench/test_device_check.py runs it on the CPU",
@@ -45,6 +47,7 @@ NOT_RUN = {
 NAMES = {
     *("ovspec batch", "ovspec bench serve", "ovspec cache save", "ovspec eval lm", "ovspec serve"),
     "ovspec train-head",
+    *("ovspec eval rag", "ovspec rag", "ovspec rag ask", "ovspec rag index"),
     *(
         "ovspec bench decode",
         "ovspec bench generate",
@@ -58,7 +61,7 @@ NAMES = {
         "ovspec calibrate",
         "ovspec calibrate --target-kl",
         "ovspec chat",
-        "ovspec demo",
+        "ovspec demo --embedded",
         "ovspec eval fidelity",
     ),
     *(

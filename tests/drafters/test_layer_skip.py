@@ -31,7 +31,6 @@ from ovspec.runtime.tables import Rows
 from ovspec_models import demo_pair_path
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import build_model
-from ovspec_transforms import BOUNDARY_STATES
 
 LAYERS, PROMPT = 4, 40
 SMALL = {
@@ -95,8 +94,8 @@ def passes(target: ModelRunner, layers: tuple[int, ...] | None) -> list[NDArray[
             Rows(sequence, rng.integers(0, 160, rows), sampled=rows, states=rows, layers=chosen)
             for sequence in sequences
         ]
-        found.append(np.array(target.forward(batch)))
-        found.append(np.array(target.output(BOUNDARY_STATES), np.float32))
+        result = target.forward(batch)
+        found += [result.logits.copy(), np.array(result.states, np.float32)]
     for sequence in sequences:
         target.release(sequence)
     return found
@@ -125,18 +124,18 @@ def test_rows_pass_layers_by(name: str, attention: Attention, left_out: tuple[in
 def test_passes_of_one_layer_each_are_a_pass_of_all(attention: Attention) -> None:
     target, sequence, token = made("qwen3", attention, True), CachedSequence(), np.array([7])
     target.prefill(sequence, np.arange(PROMPT), 64)
-    wanted = np.array(target.forward([Rows(sequence, token, states=1)]))
-    true = np.array(target.output(BOUNDARY_STATES))
+    result = target.forward([Rows(sequence, token, states=1)])
+    wanted, true = result.logits.copy(), np.array(result.states)
     sequence.rollback(PROMPT)
     # A pass that is not run leaves the outputs of the one before: those of another token.
-    assert not np.array_equal(target.forward([Rows(sequence, token + 1, states=1)]), wanted)
+    assert not np.array_equal(target.forward([Rows(sequence, token + 1, states=1)]).logits, wanted)
     sequence.rollback(PROMPT)
     states = None
     for layer in ((), *((layer,) for layer in range(LAYERS))):
-        logits = target.forward([Rows(sequence, token, states=1, layers=layer, features=states)])
-        states = np.array(target.output(BOUNDARY_STATES), np.float32)[:, np.newaxis]
+        result = target.forward([Rows(sequence, token, states=1, layers=layer, features=states)])
+        states = np.array(result.states, np.float32)[:, np.newaxis]
         sequence.rollback(PROMPT)
-    np.testing.assert_array_equal(logits, wanted)
+    np.testing.assert_array_equal(result.logits, wanted)
     assert states is not None
     np.testing.assert_array_equal(states[:, 0], true)
     target.release(sequence)

@@ -24,7 +24,6 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec_models import demo_pair_path
-from ovspec_transforms import Selection
 
 NEW_TOKENS = 36
 MODES = {"dense": "dense", "commit": CommitVerify(SPARSE), "commit 5": CommitVerify(SPARSE, interval=5)}
@@ -119,9 +118,9 @@ def test_trees_of_the_draft_model(name: str, mode: str, together: int, sampled: 
 
 @pytest.mark.slow
 def test_trees_with_one_list_of_blocks_for_all_their_rows() -> None:
-    """`query="union"`: the rows of all branches ask for blocks."""
+    """The rows of all branches ask for blocks."""
     models = family("demo")
-    attention = AttentionConfig(selects=True, selection=Selection(query="union"))
+    attention = AttentionConfig(selects=True)
     target = ModelRunner(demo_pair_path(), "CPU", attention, F32)
     engine = LLMEngine(target, DRAFTERS["assistant"](models), CommitVerify(SPARSE, interval=8), 128)
     got, metrics = generate(engine, models.prompts[1], settings_of(TREE))

@@ -36,7 +36,7 @@ def random_tokens(count: int, seed: int = 0) -> NDArray[np.int64]:
 
 
 def verify(runner: ModelRunner, cached: CachedSequence, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-    return np.array(runner.forward([Rows(cached, tokens, sampled=len(tokens))]))
+    return np.array(runner.forward([Rows(cached, tokens, sampled=len(tokens))]).logits)
 
 
 @pytest.mark.parametrize("past", by_tier([1, 7, 30, 31, 32, 33, 63, 64, 65, 200], [1, 31, 32, 33, 200]))
@@ -56,7 +56,7 @@ def test_prefill_in_chunks_gives_the_last_row(runner: ModelRunner, reference: Re
     tokens = random_tokens(301)
     for chunk in (1, 31, 32, 100, 301, 512):
         cached = CachedSequence()
-        got = np.array(runner.prefill(cached, tokens, chunk))
+        got = np.array(runner.prefill(cached, tokens, chunk).logits)
         runner.release(cached)
         np.testing.assert_allclose(
             got[0], reference.logits(tokens)[-1], atol=TOLERANCE, rtol=0, err_msg=str(chunk)
@@ -89,7 +89,7 @@ def test_two_interleaved_sequences(runner: ModelRunner, reference: ReferenceMode
     for rows in ((3, 5), (8, 1), (1, 8), (5, 5), (4, 33)):
         parts = [tokens[i][ends[i] : ends[i] + rows[i]] for i in (0, 1)]
         batch = [Rows(cached[i], parts[i], sampled=rows[i]) for i in (0, 1)]
-        got = np.split(np.array(runner.forward(batch)), [rows[0]])
+        got = np.split(np.array(runner.forward(batch).logits), [rows[0]])
         for i in (0, 1):
             want = reference.logits(tokens[i][: ends[i] + rows[i]])[-rows[i] :]
             np.testing.assert_allclose(
@@ -107,7 +107,9 @@ def test_verification_beside_a_prefill(runner: ModelRunner, reference: Reference
     old, new = random_tokens(90, seed=7), random_tokens(130, seed=8)
     verified, prefilled = CachedSequence(), CachedSequence()
     runner.prefill(verified, old[:85], chunk=512)
-    got = np.array(runner.forward([Rows(prefilled, new, sampled=1), Rows(verified, old[85:], sampled=5)]))
+    got = np.array(
+        runner.forward([Rows(prefilled, new, sampled=1), Rows(verified, old[85:], sampled=5)]).logits
+    )
     np.testing.assert_allclose(got[0], reference.logits(new)[-1], atol=TOLERANCE, rtol=0)
     np.testing.assert_allclose(got[1:], reference.logits(old)[85:], atol=TOLERANCE, rtol=0)
     runner.release(verified)

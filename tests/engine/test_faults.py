@@ -127,11 +127,11 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
 
         def failing(batch: Sequence[Rows]) -> Any:
             count[0] += 1
-            logits = forward(batch) if late else None
+            result = forward(batch) if late else None
             if fails(count[0], batch):
                 failed.append(len(batch))
                 raise MemoryError("no room")
-            return forward(batch) if logits is None else logits
+            return forward(batch) if result is None else result
 
         monkeypatch.setattr(runner, "forward", failing)
         return failed
@@ -163,12 +163,12 @@ def test_a_row_of_a_commit_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     forward, sequence = engine.target.forward, state.sequence.target
 
     def spoiling(batch: Sequence[Rows]) -> Any:
-        logits, begin = forward(batch), 0
+        result, begin = forward(batch), 0
         for rows in batch:
             if rows.sequence is sequence and rows.sampled > 1:
-                logits[begin] = np.nan
+                result.logits[begin] = np.nan
             begin += rows.sampled
-        return logits
+        return result
 
     monkeypatch.setattr(engine.target, "forward", spoiling)
     found = ended(engine, [request(number, "commit") for number in NUMBERS])

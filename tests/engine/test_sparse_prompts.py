@@ -129,7 +129,7 @@ def logits(runner: ModelRunner, text: list[int], is_prompt: bool = True) -> NDAr
     """Of every row of a prompt."""
     sequence, tokens = CachedSequence(), np.array(text[:640], np.int64)
     found = [
-        runner.forward([Rows(sequence, part, sampled=len(part), is_prompt=is_prompt)]).copy()
+        runner.forward([Rows(sequence, part, sampled=len(part), is_prompt=is_prompt)]).logits.copy()
         for part in np.split(tokens, [384])
     ]
     runner.release(sequence)

@@ -27,7 +27,7 @@ GRAPHS = {
     "dense": AttentionConfig("native"),
     "stock": AttentionConfig("stock"),
     "selects": AttentionConfig("native", True),
-    "remembers": AttentionConfig("native", True, None, Selection(refresh_interval=2)),
+    "paper": AttentionConfig("native", True, None, Selection("paper")),
 }
 
 
@@ -58,7 +58,7 @@ def test_every_path_of_a_tree_and_what_follows_the_accepted_one(
         Rows(tree, draft, sampled=len(draft), parents=np.array(PARENTS, np.int32)),
         Rows(chain, draft[:3], sampled=3),
     ]
-    logits = np.array(runner.forward(batch))
+    logits = np.array(runner.forward(batch).logits)
     for row in range(len(PARENTS)):
         expected = reference.logits(np.concatenate([context, draft[path_to(row)]]))[-1]
         np.testing.assert_allclose(logits[row], expected, atol=1e-4, rtol=0, err_msg=f"row {row}")
@@ -68,7 +68,7 @@ def test_every_path_of_a_tree_and_what_follows_the_accepted_one(
     runner.compact(tree, past, PATH)
     assert tree.length == past + len(PATH)
     kept, more = np.concatenate([context, draft[PATH]]), rng.integers(2, 4096, 40)
-    after = np.array(runner.forward([Rows(tree, more, sampled=40, budget=99)]))
+    after = np.array(runner.forward([Rows(tree, more, sampled=40, budget=99)]).logits)
     expected = reference.logits(np.concatenate([kept, more]))[len(kept) :]
     np.testing.assert_allclose(after, expected, atol=1e-4, rtol=0)
     for name in [spec.name for spec in runner.cache.specs if spec.name.startswith("key_summary.")]:

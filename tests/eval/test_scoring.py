@@ -58,3 +58,23 @@ def test_nothing_to_score(make_pipeline: MakePipeline) -> None:
     assert Scorer(make_pipeline()).score([1], []) == (0.0, True)
     with pytest.raises(ValueError, match="no tokens"):
         Scorer(make_pipeline()).score([], [1])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_many_continuations_have_the_scores_of_each(make_pipeline: MakePipeline, shared: bool) -> None:
+    pipeline = make_pipeline()
+    text = tokenized(pipeline.get_tokenizer(), STORY, special_tokens=True)
+    prompt, rest = text[:100], text[100:]
+    continuations = [rest[:1], rest[:40], rest[7:600], rest[3:60]]  # together more rows than a pass has
+    scorer = Scorer(pipeline)
+    found = scorer.score_all(prompt, continuations, shared)
+    for logprobs, tokens in zip(found.logprobs, continuations, strict=True):
+        assert len(logprobs) == len(tokens)
+        assert logprobs.sum() == pytest.approx(scorer.score(prompt, tokens)[0], abs=1e-3)
+    rows, size = sum(map(len, continuations)) - len(continuations), pipeline.runner.block_size
+    whole = 99 // size * size
+    assert found.num_read == rows + (whole + 4 * (100 - whole) if shared else 4 * 100)
+    # The next call finds the prompt, and nobody holds blocks.
+    again = scorer.score_all(prompt, continuations, shared)
+    assert again.num_read == rows + 4 * (100 - whole if shared else 100)
+    assert pipeline.runner.blocks.usage == 0.0

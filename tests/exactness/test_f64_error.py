@@ -42,7 +42,7 @@ WORSE_BY_CHANCE = 14
 def computed(runner: ModelRunner, text: NDArray[np.int64]) -> NDArray[np.float32]:
     sequence = CachedSequence()
     parts = [
-        np.array(runner.forward([Rows(sequence, text[begin:end], sampled=end - begin)]))
+        np.array(runner.forward([Rows(sequence, text[begin:end], sampled=end - begin)]).logits)
         for begin, end in pairwise(ENDS)
     ]
     runner.release(sequence)

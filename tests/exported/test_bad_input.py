@@ -137,7 +137,8 @@ def test_gguf(command: list[str], kind: str, tmp_path: Path, refused: Callable[.
     given = tmp_path / "in" if kind == "folder" else tmp_path / "in" / name
     words = [str(tmp_path / "out") if word == "OUT" else word for word in command]
     line = refused(*words, given)
-    assert f"{tmp_path / 'in' / name}' is a GGUF file" in line and "ovspec export" in line
+    said = "is a GGUF file: give the file" if kind == "folder" else "names no architecture"
+    assert f"{tmp_path / 'in' / name}' {said}" in line and "ovspec export" in line
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 

@@ -107,7 +107,7 @@ def test_flags_give_the_format_and_the_models_logits(
         runner = ModelRunner(out, "CPU", properties={**F32, **exact}, linear=backend)
         fired = {report.name: report.count for report in runner.reports}
         assert fired.get("NativeLinear") == taken
-        got = runner.forward([Rows(CachedSequence(), prompt, sampled=len(prompt))])
+        got = runner.forward([Rows(CachedSequence(), prompt, sampled=len(prompt))]).logits
         error = np.linalg.norm(got - reference("Llama")) / np.linalg.norm(reference("Llama"))
         assert error < TOLERANCE[max(expected, key=lambda kind: expected[kind])]
 

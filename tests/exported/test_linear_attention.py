@@ -87,7 +87,7 @@ def test_the_default_precision_computes(folder: Path, runner: ModelRunner, promp
     logits = []
     for model in (runner, ModelRunner(folder)):
         sequence = CachedSequence()
-        logits.append(np.array(model.forward([Rows(sequence, prompt[:40], sampled=40)])))
+        logits.append(np.array(model.forward([Rows(sequence, prompt[:40], sampled=40)]).logits))
         model.release(sequence)
     exact, got = logits
     assert got.shape == exact.shape and np.linalg.norm(got - exact) < 0.2 * np.linalg.norm(exact)
@@ -332,7 +332,7 @@ def test_text_part_of_a_checkpoint_with_images(tmp_path: Path, prompt: NDArray[n
     save_file({**weights, "mtp.norm.weight": torch.zeros(64)}, checkpoint / "model.safetensors")
     runner = ModelRunner(export_model(checkpoint, tmp_path / "ir", weight_format="fp32"), properties=F32)
     sequence = CachedSequence()
-    got = np.array(runner.forward([Rows(sequence, prompt, sampled=len(prompt))]))
+    got = np.array(runner.forward([Rows(sequence, prompt, sampled=len(prompt))]).logits)
     with torch.no_grad():
         expected = whole(torch.tensor(prompt[None])).logits[0].numpy()
     assert np.abs(got - expected).max() < 2e-4 * expected.std()

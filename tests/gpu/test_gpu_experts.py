@@ -36,5 +36,6 @@ def verify(device: str, budget: int) -> tuple[list[NDArray[np.float32]], tuple[i
     rng, sequence, logits = np.random.default_rng(0), CachedSequence(), []
     for count, limited in ((40, False), (5, False), (5, True)):
         rows = Rows(sequence, rng.integers(0, 96, count), sampled=count, limits_experts=limited)
-        logits.append(np.array(runner.forward([rows])))
-    return logits, runner.last_pass.experts_read
+        result = runner.forward([rows])
+        logits.append(result.logits.copy())
+    return logits, result.stats.experts_read

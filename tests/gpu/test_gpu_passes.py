@@ -53,7 +53,9 @@ class Twins:
 
 def compare(runners: Runners, batches: list[list[Rows]]) -> None:
     """Run one pass of several sequences on both."""
-    logits = [np.array(runner.forward([twin[i] for twin in batches])) for i, runner in enumerate(runners)]
+    logits = [
+        np.array(runner.forward([twin[i] for twin in batches]).logits) for i, runner in enumerate(runners)
+    ]
     np.testing.assert_allclose(*logits, atol=TOLERANCE, rtol=0)
     assert np.array_equal(*(one.argmax(-1) for one in logits))
 
@@ -163,7 +165,7 @@ def test_a_prefix_file_is_read_back(runners: Runners, demo_ir: Path, tmp_path: P
     runner = runners[1]
     runner.limit_cache(None, 1 << 30)
     one, tokens = CachedSequence(), np.arange(5, 75)
-    logits: list[NDArray[np.float32]] = [np.array(runner.forward([Rows(one, tokens)]))]
+    logits: list[NDArray[np.float32]] = [np.array(runner.forward([Rows(one, tokens)]).logits)]
     runner.publish(one, tokens.tolist())
     runner.release(one)
     save_prefix(tmp_path / "prefix", demo_ir, runner, tokens.tolist())
@@ -172,7 +174,7 @@ def test_a_prefix_file_is_read_back(runners: Runners, demo_ir: Path, tmp_path: P
     assert read == 64
     again = CachedSequence()
     assert runner.share(again, tokens.tolist()) == read
-    logits.append(np.array(runner.forward([Rows(again, tokens[read:])])))
+    logits.append(np.array(runner.forward([Rows(again, tokens[read:])]).logits))
     np.testing.assert_allclose(*logits, atol=TOLERANCE, rtol=0)
     runner.release(again)
 
@@ -184,7 +186,7 @@ def test_a_cache_that_does_not_fit_the_device(demo_ir: Path, gpu: str) -> None:
     with pytest.raises(RuntimeError, match=f"out of memory; it has room for {room} tokens"):
         runner.cache.ensure(2**40 // runner.cache.block_bytes)
     one = CachedSequence()
-    assert np.isfinite(runner.forward([Rows(one, np.arange(2, 50))])).all()
+    assert np.isfinite(runner.forward([Rows(one, np.arange(2, 50))]).logits).all()
 
 
 def test_caches_lie_on_the_device(runners: Runners) -> None:

@@ -131,7 +131,7 @@ def _select_sizes(chance: random.Random) -> Given:
     return {
         **_pass_sizes(chance),
         "fmt": "f32", "window": 0, "keep": None, "sinks": False, "tree": False,
-        "summary": chance.choice(("mean", "min_max")), "query": chance.choice(("last", "union")),
+        "rule": chance.choice(("mass", "paper")),
         "sink_blocks": chance.choice((1, 2, 30)), "local_blocks": chance.choice((1, 3, 40)),
         "budget": chance.choice((-1, 1, 2, 9, 64)), "coverage": chance.choice((1.0, 0.8, 1e-6, 0.999999)),
     }  # fmt: skip
@@ -186,10 +186,7 @@ def _summary(s: Given) -> tuple[Tensors, Given]:
 
 def _selection(s: Given) -> Selection:
     s = dict(s)
-    own = {
-        name: s.pop(name)
-        for name in ("summary", "query", "sink_blocks", "local_blocks", "budget", "coverage")
-    }
+    own = {name: s.pop(name) for name in ("rule", "sink_blocks", "local_blocks", "budget", "coverage")}
     case, count = OpsPass(**s), len(s["sequences"])
     return Selection(case, [own.pop("budget")] * count, [own.pop("coverage")] * count, **own)
 

@@ -23,7 +23,7 @@ from ovspec_ops import loader
 
 CALLERS = 3
 #: Tensors that an operation writes beside its outputs.
-_WRITTEN = ("key_cache", "value_cache", "key_summary", "kept_blocks")
+_WRITTEN = ("key_cache", "value_cache", "key_summary")
 
 
 class Threads:

@@ -58,11 +58,9 @@ def write(folder: Path, **changes: Any) -> Path:
                 verify=SparseVerify(
                     anchor_layers=(0,),
                     coverage=0.9,
-                    query="union",
-                    summary="min_max",
+                    rule="paper",
                     sink_blocks=2,
                     local_blocks=4,
-                    refresh_interval=3,
                 ),
             ),
             id="selection",
@@ -87,8 +85,8 @@ def test_file_layout_is_fixed(tmp_path: Path) -> None:
     assert data["schema_version"] == 1
     assert list(data["created_by"]) == ["ovspec", "openvino", "optimum_intel", "nncf", "transformers"]
     assert list(data["verify"]) == [
-        "L0", "rho", "budget", "anchor_layers", "coverage", "query", "summary", "sink_blocks", "local_blocks",
-        "refresh_interval", "expert_budget", "ffn_density",
+        "L0", "rho", "budget", "anchor_layers", "coverage", "rule", "sink_blocks", "local_blocks",
+        "expert_budget", "ffn_density",
     ]  # fmt: skip
 
 
@@ -162,11 +160,17 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "coverage is zero": ({**OPEN, "verify__coverage": 0.0}, "verify.coverage", "above 0"),
     "coverage is text": ({"verify__coverage": "1"}, "verify.coverage", "a number"),
-    "query is unknown": ({"verify__query": "first"}, "verify.query", "'last' or 'union'"),
-    "summary is unknown": ({"verify__summary": 1}, "verify.summary", "'mean' or 'min_max'"),
+    "rule is unknown": ({"verify__rule": "first"}, "verify.rule", "'mass' or 'paper'"),
+    "anchors of no rule": (
+        {**OPEN, "verify__rule": "mass", "verify__anchor_layers": [0]},
+        "verify.anchor_layers",
+        "rule='paper'",
+    ),
+    "removed query": ({"verify__query": "union"}, "verify.query='union'", "remove the key"),
+    "removed summary": ({"verify__summary": "mean"}, "verify.summary='mean'", "remove the key"),
     "no sinks": ({"verify__sink_blocks": 0}, "verify.sink_blocks", "at least 1"),
     "no local blocks": ({"verify__local_blocks": -1}, "verify.local_blocks", "at least 1"),
-    "refresh is true": ({"verify__refresh_interval": True}, "verify.refresh_interval", "at least 1"),
+    "removed interval": ({"verify__refresh_interval": 3}, "verify.refresh_interval=3", "remove the key"),
     "unknown created_by key": ({"created_by__torch": "2"}, "'created_by.torch'", "remove"),
     "no model": ({"model": ...}, "'model'", "add it"),
     "model lacks a key": ({"model__head_dim": ...}, "'model.head_dim'", "add it"),

@@ -23,7 +23,14 @@ SIZES = [(24, 3, 1, 8, 40), (72, 6, 2, 24, 56), (136, 4, 4, 40, 200), (576, 9, 3
 
 
 class Layers:
-    """A program of decoder layers with random weights, and the inputs of a pass."""
+    """A program of decoder layers with random weights, and the inputs of a pass.
+
+    Args:
+        by_address: whether caches are read by a table of addresses.
+
+    Attributes:
+        caches: f32, of keys and of values of each layer.
+    """
 
     def __init__(
         self,
@@ -34,6 +41,7 @@ class Layers:
         fmt: str = "u8",
         row_bits: int = 32,
         seed: int = 0,
+        by_address: bool = False,
     ) -> None:
         self._rng, self._fmt, self._bits = np.random.default_rng(seed), fmt, row_bits
         self._weights = list[NDArray[np.uint8]]()
@@ -55,11 +63,17 @@ class Layers:
                 *(np.array(v, np.int32) for v in ([0, rows], [past])), table, np.array([0, blocks], np.int32)
             ),
         ]
-        lines = list[str]()
+        lines, shape = list[str](), (blocks + 2, self.kv_heads, BLOCK, size)
+        self.caches = [self._rng.standard_normal(shape).astype(np.float32) for _ in range(2 * layers)]
+        self._by_address = by_address
+        if by_address:
+            addresses = [cache.ctypes.data for cache in self.caches]
+            self.inputs.append(np.array([blocks + 2, *addresses], np.int64).view(np.uint8))
+            self._names.append("caches")
         for layer in range(layers):
-            caches = [self._rng.standard_normal((blocks + 2, self.kv_heads, BLOCK, size)) for _ in range(2)]
-            self.inputs += [cache.astype(np.float32) for cache in caches]
-            self._names += [f"k{layer}", f"v{layer}"]
+            if not by_address:
+                self.inputs += self.caches[2 * layer : 2 * layer + 2]
+                self._names += [f"k{layer}", f"v{layer}"]
             lines += self._layer(layer, hidden, heads * size, self.kv_heads * size, channels)
         self.inputs.append(np.concatenate(self._weights))
         self._names.append("w")
@@ -70,6 +84,9 @@ class Layers:
     def _layer(self, n: int, hidden: int, query: int, key: int, channels: int) -> list[str]:
         before = "x" if n == 0 else f"x{n - 1}"
         heads = f"kv_heads={self.kv_heads} k_size={self.size} v_size={self.size}"
+        keys, values, kind = f"k{n}", f"v{n}", ""
+        if self._by_address:
+            keys, values, kind = f"caches#{2 * n}", f"caches#{2 * n + 1}", " cache_type=f32"
         scale = f"scale={self.size**-0.5:.9g} sliding_window={0 if n else 20}"
         return [
             f"n{n}:{hidden} = rms {before} {self._norm(hidden)} size={hidden} eps=1e-05",
@@ -77,8 +94,8 @@ class Layers:
             f"qn{n}:{query} = rms q{n} {self._norm(self.size)} size={self.size} eps=1e-06",
             f"qr{n}:{query} = rope qn{n} cos sin",
             f"kr{n}:{key} = rope k_{n} cos sin",
-            f"c{n}:0 = cache_write kr{n} v_{n} k{n} v{n} slots {heads}",
-            f"a{n}:{query} = attention qr{n} k{n} v{n} c{n} tables {heads} {scale}",
+            f"c{n}:0 = cache_write kr{n} v_{n} {keys} {values} slots {heads}{kind}",
+            f"a{n}:{query} = attention qr{n} {keys} {values} c{n} tables {heads} {scale}{kind}",
             f"o{n}:{hidden} = linear a{n} {self._linear(query, hidden)}",
             f"y{n}:{hidden} = add {before} o{n}",
             f"m{n}:{hidden} = rms y{n} {self._norm(hidden)} size={hidden} eps=1e-05",
@@ -112,6 +129,11 @@ class Layers:
         place = self._place(np.concatenate(parts))
         return f"{place} format={self._fmt} groups={groups} row_bits={self._bits}"
 
+    def reference(self) -> list[NDArray[Any]]:
+        """What it should compute; caches are written in place."""
+        pairs = zip(self._names, self.inputs, strict=True)
+        return decoder_layers(self.program, [self.caches if name == "caches" else x for name, x in pairs])
+
     @property
     def tensors(self) -> dict[str, ov.Tensor]:
         pairs = zip(self._names, self.inputs, strict=True)
@@ -123,14 +145,17 @@ class Layers:
 
 
 @pytest.mark.parametrize("fmt", ["u8", "u4"])
+@pytest.mark.parametrize("by_address", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"hidden{sizes[0]}")
-def test_layers_against_the_reference(isa: str, sizes: tuple[int, int, int, int, int], fmt: str) -> None:
-    made, same = (Layers(sizes, fmt=fmt, rows=5) for _ in range(2))
-    want = decoder_layers(made.program, made.inputs)
+def test_layers_against_the_reference(
+    isa: str, sizes: tuple[int, int, int, int, int], fmt: str, by_address: bool
+) -> None:
+    made, same = (Layers(sizes, fmt=fmt, rows=5, by_address=by_address) for _ in range(2))
+    want = made.reference()
     got = same.outputs()
     for name, reference, found in zip(("query", "rows"), want, got, strict=True):
         assert_close(name, reference, found, 2e-5)
-    for mine, theirs in zip(made.inputs[5:-1], same.inputs[5:-1], strict=True):
+    for mine, theirs in zip(made.caches, same.caches, strict=True):
         assert_close("cache", mine, theirs, 2e-5)
 
 
@@ -144,7 +169,7 @@ def test_random_layers(data: st.DataObject) -> None:
     )  # fmt: skip
     rows, past = data.draw(st.integers(1, 40)), data.draw(st.integers(0, 100))
     made, same = (Layers(sizes, rows, past, data.draw(st.just(1)), seed=past) for _ in range(2))
-    for reference, found in zip(decoder_layers(made.program, made.inputs), same.outputs(), strict=True):
+    for reference, found in zip(made.reference(), same.outputs(), strict=True):
         assert_close("rows", reference, found, 2e-5)
 
 
@@ -185,6 +210,16 @@ def test_what_does_not_fit_is_refused_by_its_line(old: str, new: str, message: s
     assert old in made.program
     made.program = made.program.replace(old, new, 1)
     with pytest.raises((ValueError, RuntimeError), match=message):
+        made.outputs()
+
+
+def test_caches_that_a_table_does_not_have() -> None:
+    made = Layers(SIZES[0], layers=1, by_address=True)
+    made.inputs[5] = made.inputs[5][:-8]
+    with pytest.raises((ValueError, RuntimeError), match="holds 16 bytes, fewer than the 24"):
+        made.outputs()
+    made.inputs[5] = np.zeros(24, np.uint8)
+    with pytest.raises((ValueError, RuntimeError), match=r"expected a slot below the 0 of the caches"):
         made.outputs()
 
 

@@ -75,8 +75,7 @@ def summary_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
 
 def select_case() -> tuple[dict[str, ov.Tensor], dict[str, Any]]:
     case = OpsPass(SEQUENCES)
-    kept = np.zeros((len(case.inputs["verify_block_indices"]), case.kv_heads), np.int32)
-    selection = Selection(case, [1, 2, -1], [0.5, 1.0, 1.0], [0, 1, 1], kept)
+    selection = Selection(case, [1, 2, -1], [0.5, 1.0, 1.0])
     return selection.tensors, selection.attributes
 
 

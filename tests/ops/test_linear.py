@@ -27,9 +27,14 @@ from ovspec_ops.linear.layout import (
 from ovspec_ops.linear.reference import linear
 
 TOPS = {"u8": 256, "u4": 16}
+INTEGERS = (("u8", 1), ("u8", 4), ("u8", 16), ("u4", 4), ("u4", 8))
 # Format, groups of 256 inputs and row bits of every arithmetic.
 FORMS = [
-    *((fmt, groups, bits) for fmt, groups in (("u8", 1), ("u4", 4), ("u4", 8)) for bits in (8, 16, 32)),
+    *(
+        (fmt, groups, bits)
+        for fmt, groups in (("u8", 1), ("u8", 4), ("u8", 16), ("u4", 4), ("u4", 8))
+        for bits in (8, 16, 32)
+    ),
     *((fmt, 1, 32) for fmt in NUMBERS),
     ("bf16", 1, 16),
 ]
@@ -361,7 +366,7 @@ def test_f16_and_f32_of_one_number_have_the_same_bits_in_bf16() -> None:
         ({"format": "f64"}, "attribute format is 'f64', expected one of u8, u4, f32, f16, bf16"),
         ({"format": "f16", "row_bits": 16}, "attribute row_bits is 16, expected 32"),
         ({"format": "bf16", "row_bits": 8}, "attribute row_bits is 8, expected 32 or 16"),
-        ({"groups": 2}, "attribute groups is 2 for rows of 128 values in u8"),
+        ({"groups": 3}, "attribute groups is 3 for rows of 128 values in u8"),
         ({"groups": 0}, "attribute groups is 0"),
         ({"row_bits": 4}, "attribute row_bits is 4, expected 32, 16 or 8"),
         ({"sizes": []}, "attribute sizes holds 0 sizes, expected 1 to 16"),

@@ -26,6 +26,11 @@ SERVED: dict[str, dict[str, Any]] = {
     "repetition_penalty": {"max_new_tokens": 30, "repetition_penalty": 1.3},
     "presence_penalty": {"max_new_tokens": 30, "presence_penalty": 1.5},
     "frequency_penalty": {"max_new_tokens": 30, "frequency_penalty": 0.7},
+    "echo": {"max_new_tokens": 10, "echo": True},
+    "structured_output_config": {
+        "max_new_tokens": 30,
+        "structured_output_config": openvino_genai.StructuredOutputConfig(regex="(a|b)[0-9]{4}"),
+    },
 }  # fmt: skip
 # Draft and template fields have tests of their own.
 DRAFTING = (
@@ -33,12 +38,13 @@ DRAFTING = (
     *("branching_factor", "tree_depth"),
 )
 TEMPLATE = ("apply_chat_template",)
+# It changes `scores`, and no text.
+SCORES = ("logprobs",)
 REFUSED: dict[str, Any] = {
     "num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0, "length_penalty": 2.0,
-    "stop_criteria": openvino_genai.StopCriteria.NEVER, "no_repeat_ngram_size": 2, "logprobs": 1,
-    "echo": True, "pruning_ratio": 10, "relevance_weight": 0.7,
+    "stop_criteria": openvino_genai.StopCriteria.NEVER, "no_repeat_ngram_size": 2,
+    "pruning_ratio": 10, "relevance_weight": 0.7,
     "return_omni_outputs": True, "adapters": openvino_genai.AdapterConfig(),
-    "structured_output_config": openvino_genai.StructuredOutputConfig(json_schema="{}"),
     "parsers": [openvino_genai.ReasoningParser()],
 }  # fmt: skip
 
@@ -57,8 +63,14 @@ TABLE: dict[str, tuple[str, str]] = {
         'are multiplied more exactly (`linear="stock"`: as there)',
     ),
     "`GenerationConfig`": (
-        ", ".join(f"`{name}`" for name in (*SERVED, *SAMPLING, *DRAFTING, *TEMPLATE)),
+        ", ".join(f"`{name}`" for name in (*SERVED, *SAMPLING, *DRAFTING, *TEMPLATE, *SCORES)),
         "refused by name: " + ", ".join(f"`{name}`" for name in REFUSED),
+    ),
+    "structured output": (
+        "JSON schema, regex, EBNF, structural tags, compound grammars",
+        "by llguidance, with drafts and without; JSON has one space behind a comma and a colon; an answer "
+        "ends with its grammar, without an end-of-sequence token; left recursion, "
+        "`min_new_tokens` and `ignore_eos` are refused beside it",
     ),
     "penalties": (
         "`presence_penalty` and `frequency_penalty` are taken from the magnitude of a logit: a negative "
@@ -89,8 +101,8 @@ TABLE: dict[str, tuple[str, str]] = {
     "results": (
         "all fields, `str()`",
         "`DecodedResults` can be iterated, and is an instance of GenAI's; `EncodedResults` is not, as "
-        "GenAI's has no constructor; `parsed` holds what a `TextParserStreamer` made; `scores` are "
-        "0 in sampling too",
+        "GenAI's has no constructor; `parsed` holds what a `TextParserStreamer` made; `max_new_tokens=0` "
+        "ends with `LENGTH`, there with `NONE`",
     ),
     "`perf_metrics`": (
         "all getters, raw series, `+` and `+=`; `extended_perf_metrics` after drafts: "

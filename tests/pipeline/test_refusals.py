@@ -222,11 +222,9 @@ def test_bad_folders(tmp_path: Path, demo_ir: Path) -> None:
         ({"coverage": "1"}, "coverage='1': expected a number"),
         ({"coverage": 0.5, "budget": 64}, "coverage=0.5 contradicts budget=64"),
         ({"coverage": 0.5, "L0": 64, "rho": 0.1}, "coverage=0.5 contradicts L0=64, rho=0.1"),
-        ({"query": "first"}, "query='first': expected 'last' or 'union'"),
-        ({"summary": "median"}, "summary='median': expected 'mean' or 'min_max'"),
+        ({"rule": "first"}, "rule='first': expected 'mass' or 'paper'"),
         ({"sink_blocks": 0}, "sink_blocks=0: expected a whole number of at least 1"),
         ({"local_blocks": 1.5}, "local_blocks=1.5: expected a whole number"),
-        ({"refresh_interval": True}, "refresh_interval=True"),
         ({"anchor_layers": (0, "a")}, "anchor_layers"),
     ],
 )

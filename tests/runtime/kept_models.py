@@ -28,9 +28,9 @@ def start(folder: Path, place: Path | None, **settings: Any) -> ModelRunner:
 def logits(runner: ModelRunner) -> NDArray[np.float32]:
     """Logits of a prompt, and of rows under verification after it."""
     sequence = CachedSequence()
-    prompt = np.array(runner.forward([Rows(sequence, TOKENS, sampled=4)]))
+    prompt = np.array(runner.forward([Rows(sequence, TOKENS, sampled=4)]).logits)
     drafted = Rows(sequence, TOKENS[:6], sampled=6, budget=2, limits_experts=True, limits_channels=True)
-    both = np.concatenate([prompt, runner.forward([drafted])])
+    both = np.concatenate([prompt, runner.forward([drafted]).logits])
     runner.release(sequence)
     return both
 

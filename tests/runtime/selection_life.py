@@ -61,20 +61,10 @@ IDLE_BLOCKS = 40
 
 @dataclass
 class Live:
-    """A sequence and the keys of its tokens, `[tokens, kv_heads, size]` per layer, as of its last pass.
-
-    `list_age`: verification passes that its lists have served, computed here and not by `ovspec`.
-    """
+    """A sequence and the keys of its tokens, `[tokens, kv_heads, size]` per layer, as of its last pass."""
 
     cached: CachedSequence = field(default_factory=CachedSequence)
     keys: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    list_age: int | None = None
-
-    def chooses(self, selected: bool, interval: int) -> bool:
-        """Whether the next pass chooses a list; counts it."""
-        fresh = selected and (self.list_age is None or self.list_age >= interval)
-        self.list_age = (1 if fresh else (self.list_age or 0) + 1) if selected else None
-        return fresh
 
 
 @dataclass
@@ -187,18 +177,12 @@ def contents(runner: ModelRunner, name: str) -> NDArray[np.float32]:
     return blocks.swapaxes(2, 3) if name.startswith("key_cache.") else blocks
 
 
-def tables_of(
-    batch: list[Rows], ones: list[Live], attention: AttentionConfig, block: int
-) -> tuple[dict[str, Any], list[int | None]]:
+def tables_of(batch: list[Rows], block: int) -> tuple[dict[str, Any], list[int | None]]:
     """The operations' tables for rows whose pass has run, and the contexts under verification."""
-    refresh = []
     begins, table_begins, past, blocks, contexts = [0], [0], [], [], []
-    for rows, one in zip(batch, ones, strict=True):
+    for rows in batch:
         new, context = len(rows.tokens), rows.sequence.length
         verified = context > new and new <= 64
-        limited = rows.budget < -(-context // block) or attention.coverage < 1
-        selected = verified and rows.budget >= 0 and limited
-        refresh.append(int(one.chooses(selected, attention.selection.refresh_interval)))
         contexts.append(context if verified else None)
         past.append(context - new if verified else -1)
         blocks += rows.sequence.table[: -(-context // block)].tolist()
@@ -210,7 +194,6 @@ def tables_of(
         "verify_block_indices": blocks,
         "verify_block_indices_begins": table_begins,
         "verify_budgets": [rows.budget for rows in batch],
-        "verify_refresh": refresh,
     }
     return {name: np.array(value, np.int32) for name, value in values.items()}, contexts
 
@@ -231,9 +214,10 @@ def passes(runner: ModelRunner, life: list[Step] | None = None) -> Iterator[Pass
             Rows(one.cached, rng.integers(2, 4096, count), min(count, 64), budget)
             for one, count, budget, _ in ones
         ]
-        logits = np.array(runner.forward(batch))
+        result = runner.forward(batch)
+        logits = result.logits.copy()
         seen = {name: np.array(runner.request.get_tensor(name).data) for name in names}
-        tables, contexts = tables_of(batch, [one for one, *_ in ones], runner.attention, block)
+        tables, contexts = tables_of(batch, block)
         tables["physical_tables"] = [one.cached.table[: -(-one.cached.length // block)] for one, *_ in ones]
         begins = tables["subsequence_begins"]
         for index, (one, count, _, _) in enumerate(ones):
@@ -248,16 +232,13 @@ def passes(runner: ModelRunner, life: list[Step] | None = None) -> Iterator[Pass
             seen,
             live,
             contexts,
-            runner.last_pass,
+            result.stats,
             logits,
             partial(contents, runner),
             [name for name, rows in step.items() if rows is not None],
             block,
         )
-        for one, count, _, back in ones:
+        for one, _, _, back in ones:
             one.cached.rollback(one.cached.length - back)
-            # The first of the rows is an accepted token, the others are a draft.
-            if back and back >= count - 1:
-                one.list_age = None
     for cached in (idle, *(one.cached for one in live.values())):
         runner.release(cached)

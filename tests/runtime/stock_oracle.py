@@ -23,7 +23,7 @@ from runtime.selection_life import (
 
 from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.model_runner import ModelRunner
-from ovspec_ops.block_select.reference import block_masses, block_scores, sinks_and_tail
+from ovspec_ops.block_select.reference import masses_of, sinks_and_tail
 from ovspec_transforms import Selection
 
 ANCHORS = (0, 1, 4)
@@ -34,12 +34,10 @@ def stock(*rule: Any) -> AttentionConfig:
 
 
 RULES: dict[str, AttentionConfig] = {
-    "the paper's": stock(),
-    "union of min and max": stock(Selection(query="union", summary="min_max")),
-    "wide ends": stock(Selection(sink_blocks=2, local_blocks=3)),
-    "coverage": stock(Selection(), 0.6),
-    "reuse": stock(Selection(refresh_interval=3)),
-    "everything": stock(Selection("union", "min_max", 2, 2, refresh_interval=2), 0.8),
+    "the paper's": stock(Selection("paper")),
+    "wide ends": stock(Selection("paper", 2, 3)),
+    "coverage": stock(Selection("paper"), 0.6),
+    "everything": stock(Selection("paper", 2, 2), 0.8),
 }
 
 
@@ -47,13 +45,10 @@ def anchor_of(layer: int) -> int:
     return max(anchor for anchor in ANCHORS if anchor <= layer)
 
 
-def summaries(one: Live, anchor: int, kind: str, size: int) -> NDArray[np.float64]:
-    """`[blocks, kv_heads, values]` from the keys that the layer saw."""
+def mean_keys(one: Live, anchor: int, size: int) -> NDArray[np.float64]:
+    """`[blocks, kv_heads, values]` of the keys that the layer saw."""
     keys = one.keys[anchor].astype(np.float64)
-    blocks = [keys[begin : begin + size] for begin in range(0, len(keys), size)]
-    if kind == "mean":
-        return np.stack([block.mean(axis=0) for block in blocks])
-    return np.stack([np.concatenate([b.min(axis=0), b.max(axis=0)], axis=-1) for b in blocks])
+    return np.stack([keys[begin : begin + size].mean(axis=0) for begin in range(0, len(keys), size)])
 
 
 class Oracle:
@@ -62,7 +57,6 @@ class Oracle:
     def __init__(self, attention: AttentionConfig) -> None:
         self._rule = attention.selection
         self._coverage = attention.coverage
-        self._lists: dict[tuple[str, int], set[int]] = {}
 
     def select(self, one_pass: Pass, anchor: int, index: int) -> list[int]:
         """Blocks that the sequence's rows should read, ascending."""
@@ -77,33 +71,24 @@ class Oracle:
         past = context - rows
         sinks, tail = sinks_and_tail(past, rows, rule.sink_blocks, rule.local_blocks, one_pass.block)
         always = sinks | tail | one.cached.held_keys.unknown
-        if not one_pass.tables["verify_refresh"][index]:
-            self._lists[name, anchor] |= always
-            return sorted(block for block in self._lists[name, anchor] if block < total)
-        scores = self._scores(
-            one_pass, one, anchor, range(first, last if rule.query == "union" else first + 1)
-        )
+        scores = self._scores(one_pass, one, anchor, first)
         scores[:, sorted(one.cached.held_keys.unknown)] = np.nan  # kept anyhow, without a share
-        masses = np.stack([block_masses(of_head, context, SCALE, one_pass.block) for of_head in scores])
+        scored = -(-past // one_pass.block)
+        masses = np.zeros(scores.shape)
+        for of_head, mass in zip(scores, masses, strict=True):
+            mass[:scored] = np.nan_to_num(masses_of(SCALE * of_head[:scored], past, one_pass.block))
         shares = (masses / masses.sum(axis=1, keepdims=True)).mean(axis=0)
         kept = set(always)
         for block in np.argsort(-scores.sum(axis=0), kind="stable").tolist():
             if len(kept) >= budget or (self._coverage < 1 and shares[sorted(kept)].sum() >= self._coverage):
                 break
             kept.add(block)
-        self._lists[name, anchor] = kept
         return sorted(kept)
 
-    def _scores(self, one_pass: Pass, one: Live, anchor: int, rows: range) -> NDArray[np.float64]:
-        """`[kv_heads, blocks]`; the largest over rows is that of every head, as in the graph."""
-        summary = summaries(one, anchor, self._rule.summary, one_pass.block)
-        query = one_pass.seen[f"query.{anchor}"].reshape(-1, KV_HEADS, 2, HEAD_SIZE)
-        return np.stack(
-            [
-                np.max([block_scores(query[r, h], summary[:, h], self._rule.summary) for r in rows], axis=0)
-                for h in range(KV_HEADS)
-            ]
-        )
+    def _scores(self, one_pass: Pass, one: Live, anchor: int, row: int) -> NDArray[np.float64]:
+        """`[kv_heads, blocks]`: mean product of the row's query heads with the blocks' mean keys."""
+        query = one_pass.seen[f"query.{anchor}"].reshape(-1, KV_HEADS, 2, HEAD_SIZE)[row].mean(axis=1)
+        return np.asarray(np.einsum("hd,bhd->hb", query, mean_keys(one, anchor, one_pass.block)))
 
 
 def lists_read(one_pass: Pass, layer: int, index: int) -> list[int]:
@@ -151,10 +136,13 @@ def check_life(runner: ModelRunner, attends: bool = True, exp_error: float = 0.0
                     tolerance = TOLERANCE + 2 * exp_error * largest
                     np.testing.assert_allclose(got, want, atol=tolerance, rtol=0, err_msg=where)
                 attended += sum(min(block, context - one * block) for one in kept) / LAYERS
+            if context is not None and any(len(kept) < blocks for kept in lists.values()):
+                assert runner._selection is not None
+                attended += runner._selection.summary_share * blocks * block
             context_tokens += context or 0
         assert one_pass.stats.attended_tokens == pytest.approx(attended), f"pass {number}"
         assert one_pass.stats.context_tokens == context_tokens, f"pass {number}"
-        unknown += check_summaries(one_pass, attention.selection.summary)
+        unknown += check_summaries(one_pass)
     assert dropped > 100
     assert unknown, "a rollback longer than what is held ended within a block"
 
@@ -182,7 +170,7 @@ def attend(one_pass: Pass, layer: int, index: int, kept: list[int]) -> NDArray[n
     return out.reshape(last - first, -1)
 
 
-def check_summaries(one_pass: Pass, kind: str) -> int:
+def check_summaries(one_pass: Pass) -> int:
     """All summaries are those of the keys, except where keys are not known; returns how many those are."""
     unknown = 0
     for name, one in one_pass.live.items():
@@ -193,6 +181,6 @@ def check_summaries(one_pass: Pass, kind: str) -> int:
         kept = one_pass.cache("key_summary.all")[one.cached.table[known]]
         for anchor, got in zip(ANCHORS, np.split(kept, len(ANCHORS), axis=-1), strict=True):
             got = got.reshape(len(known), KV_HEADS, -1)
-            want = summaries(one, anchor, kind, one_pass.block)[known]
+            want = mean_keys(one, anchor, one_pass.block)[known]
             np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-5, err_msg=f"{name}, layer {anchor}")
     return unknown

@@ -65,7 +65,7 @@ def test_a_cache_that_cannot_grow_says_what_it_has_room_for() -> None:
             raise MemoryError
         return HostBlocks(element_type, shape)
 
-    cache = KVCache(Mock(), [CacheTensor("value_cache.0", ov.Type.f32, (2, 16, 8))], small)
+    cache = KVCache(Mock(model_inputs=[]), [CacheTensor("value_cache.0", ov.Type.f32, (2, 16, 8))], small)
     cache.ensure(3)
     with pytest.raises(RuntimeError, match="room for 1024 tokens of all texts"):
         cache.ensure(65)
@@ -90,7 +90,7 @@ def test_passes_go_on_where_a_cache_could_not_grow(
 
     def logits() -> list[NDArray[np.float32]]:
         sequence = CachedSequence()
-        found = [np.array(runner.forward([Rows(sequence, np.array([token]))])) for token in range(40)]
+        found = [np.array(runner.forward([Rows(sequence, np.array([token]))]).logits) for token in range(40)]
         runner.release(sequence)
         return found
 
@@ -112,11 +112,11 @@ def test_a_cache_grows_once_for_what_is_needed_soon() -> None:
         return HostBlocks(element_type, shape)
 
     spec = CacheTensor("value_cache.0", ov.Type.f32, (2, 16, 8))
-    cache = KVCache(Mock(), [spec], counted)
+    cache = KVCache(Mock(model_inputs=[]), [spec], counted)
     for needed in (16, 200, 500):
         cache.ensure(needed, soon=500)
     assert sizes == [500]
-    cache = KVCache(Mock(), [spec], counted)
+    cache = KVCache(Mock(model_inputs=[]), [spec], counted)
     cache.max_bytes = 300 * cache.block_bytes
     cache.ensure(16, soon=500)
     assert sizes == [500, 300], "no more than the limit"
@@ -135,7 +135,7 @@ def test_scales_of_a_gpu_do_not_move_with_their_token(
     block: tuple[int, ...], shares: bool, reason: str
 ) -> None:
     element_type = ov.Type.u8 if reason else ov.Type.f16
-    cache = KVCache(Mock(), [CacheTensor("key_cache.0", element_type, block)], key_axis=2)
+    cache = KVCache(Mock(model_inputs=[]), [CacheTensor("key_cache.0", element_type, block)], key_axis=2)
     assert cache.shares_scales(16) == shares
     found = why_rows_stay(cache, 16)
     assert reason in found and bool(found) == bool(reason)

@@ -28,9 +28,9 @@ def verify(runner: ModelRunner, limited: bool) -> tuple[np.ndarray, tuple[int, .
     """Logits of five rows behind a prompt, and the experts that each layer read for them."""
     sequence = CachedSequence()
     runner.prefill(sequence, PROMPT, chunk=512)
-    logits = runner.forward([Rows(sequence, DRAFT, sampled=5, limits_experts=limited)]).copy()
+    result = runner.forward([Rows(sequence, DRAFT, sampled=5, limits_experts=limited)])
     runner.release(sequence)
-    return logits, runner.last_pass.experts_read
+    return result.logits.copy(), result.stats.experts_read
 
 
 @pytest.mark.parametrize("backend", ["native", "stock"])
@@ -55,10 +55,10 @@ def test_both_backends_limit_alike() -> None:
 def test_prompt_beside_a_verification_is_left_alone() -> None:
     runner = make_runner(ExpertConfig("native", TOP_K))
     alone = CachedSequence()
-    expected = runner.forward([Rows(alone, PROMPT)]).copy()
+    expected = runner.forward([Rows(alone, PROMPT)]).logits.copy()
     old, new = CachedSequence(), CachedSequence()
     runner.prefill(old, PROMPT[:9], chunk=512)
-    mixed = runner.forward([Rows(old, DRAFT, limits_experts=True), Rows(new, PROMPT)])
+    mixed = runner.forward([Rows(old, DRAFT, limits_experts=True), Rows(new, PROMPT)]).logits
     assert np.abs(mixed[1:] - expected).max() <= 1e-4 * np.abs(expected).max()
 
 

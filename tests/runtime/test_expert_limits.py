@@ -147,7 +147,7 @@ def test_parts_are_their_own() -> None:
     assert SparseVerify().parts == ("attention",)
     assert SparseVerify(expert_budget=8).parts == ("experts",)
     assert SparseVerify(expert_budget=-1).parts == ("attention",)
-    assert SparseVerify(expert_budget=8, query="union").parts == ("attention", "experts")
+    assert SparseVerify(expert_budget=8, rule="paper").parts == ("attention", "experts")
     assert Limits.of(SparseVerify(expert_budget=8), 100_000, 32).blocks == -1
 
 
@@ -160,7 +160,7 @@ def test_calibrated_values_fill_the_parts_left_open() -> None:
     assert mine == SparseVerify(budget=64, expert_budget=(8, -1))
     given = SparseVerify(expert_budget=2)
     assert calibrated(given, config) == given
-    anchors = OvspecConfig(model, verify=SparseVerify(anchor_layers=[0], query="union", **experts))
+    anchors = OvspecConfig(model, verify=SparseVerify(anchor_layers=[0], rule="paper", **experts))
     # Anchor layers alone do not limit attention.
     assert calibrated(given, anchors) == given
     whole = OvspecConfig(model, verify=SparseVerify(anchor_layers=[0], coverage=0.9, **experts))

@@ -27,9 +27,10 @@ def verify(runner: ModelRunner, limited: bool) -> tuple[np.ndarray, tuple[int, .
     """Logits of five rows behind a prompt, and the channels that each layer read for them."""
     sequence = CachedSequence()
     runner.prefill(sequence, PROMPT, chunk=512)
-    logits = runner.forward([Rows(sequence, DRAFT, sampled=5, limits_channels=limited)]).copy()
+    result = runner.forward([Rows(sequence, DRAFT, sampled=5, limits_channels=limited)])
     runner.release(sequence)
-    return logits, runner.last_pass.channels_read
+    assert result.stats.channels_held in ((), (CHANNELS,) * LAYERS)
+    return result.logits.copy(), result.stats.channels_read
 
 
 @pytest.mark.parametrize(("density", "kept"), [(0.25, (24, 24)), ((0.25, 0.5), (24, 48)), (1e-6, (1, 1))])
@@ -42,16 +43,16 @@ def test_a_pass_that_is_not_limited_computes_what_stock_does(density: Any, kept:
     assert np.abs(got - expected).max() <= 2e-4 * np.abs(expected).max()
     limited, read = verify(runner, True)
     assert np.abs(limited - expected).max() > 1e-3 * np.abs(expected).max()
-    assert read == kept and runner.last_pass.channels_held == (CHANNELS,) * LAYERS
+    assert read == kept
 
 
 @pytest.mark.parametrize("attention", ["native", "stock"])
 def test_prompt_beside_a_verification_is_left_alone(attention: str) -> None:
     runner = make_runner(FfnConfig(density=0.1), attention)
-    expected = runner.forward([Rows(CachedSequence(), PROMPT)]).copy()
+    expected = runner.forward([Rows(CachedSequence(), PROMPT)]).logits.copy()
     old, new = CachedSequence(), CachedSequence()
     runner.prefill(old, PROMPT[:9], chunk=512)
-    mixed = runner.forward([Rows(old, DRAFT, limits_channels=True), Rows(new, PROMPT)])
+    mixed = runner.forward([Rows(old, DRAFT, limits_channels=True), Rows(new, PROMPT)]).logits
     assert np.abs(mixed[1:] - expected).max() <= 1e-4 * np.abs(expected).max()
 
 

@@ -34,9 +34,9 @@ LIFE = [
 ]
 RULES = {
     "dense": AttentionConfig("stock"),
-    "sparse": AttentionConfig("stock", True),
-    "reuse": AttentionConfig("stock", True, (0, 2), Selection("union", "min_max", 2, 2, refresh_interval=2)),
-    "coverage": AttentionConfig("stock", True, None, Selection(), 0.7),
+    "sparse": AttentionConfig("stock", True, None, Selection("paper")),
+    "ends": AttentionConfig("stock", True, (0, 2), Selection("paper", 2, 2)),
+    "coverage": AttentionConfig("stock", True, None, Selection("paper"), 0.7),
 }
 
 
@@ -138,7 +138,7 @@ def test_a_pass_that_raises_gives_the_blocks_of_added_rows_back(
         assert len(sequence.table) == 2 and sequence.length == 0
         assert runner.blocks.usage == 2 / 3
     monkeypatch.undo()
-    assert runner.forward([rows]).shape == (1, 4096)
+    assert runner.forward([rows]).logits.shape == (1, 4096)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -170,7 +170,8 @@ def run(
         apart = not (attention.selects and attention.covers) and all(
             1 <= len(one.tokens) <= 8 and one.sequence.length for one in batch
         )
-        found.append((np.array(runner.forward(batch)), runner.last_pass.attended_tokens))
+        result = runner.forward(batch)
+        found.append((result.logits.copy(), result.stats.attended_tokens))
         count = len(runner.request.get_tensor("input_ids").data)
         alone = len(runner.request.get_tensor("subsequence_begins").data) - 1 == count
         assert alone == (count == 2 or (apart and rows is not None))

@@ -56,7 +56,7 @@ def logits(runner: ModelRunner) -> NDArray[np.float32]:
     """Of a prompt, and of verified rows behind it."""
     sequence, tokens = CachedSequence(), np.arange(40) % VOCAB
     passes = (Rows(sequence, tokens, sampled=40), Rows(sequence, tokens[:4], sampled=4))
-    return np.concatenate([np.array(runner.forward([rows])) for rows in passes])
+    return np.concatenate([np.array(runner.forward([rows]).logits) for rows in passes])
 
 
 @settings(max_examples=120, deadline=None)

@@ -77,7 +77,7 @@ def logits(runner: ModelRunner, rows: int) -> np.ndarray:
     runner.prefill(sequence, np.arange(40) % 96, chunk=512)
     draft = np.array([7, 3, 50, 21, 90])
     for first in range(0, 5, rows):
-        out = runner.forward([Rows(sequence, draft[first : first + rows], sampled=rows)]).copy()
+        out = runner.forward([Rows(sequence, draft[first : first + rows], sampled=rows)]).logits.copy()
     runner.release(sequence)
     return out[-1]
 

@@ -364,11 +364,10 @@ def test_generation_config_is_taken_over_in_full() -> None:
     assert SamplingParams.from_generation_config(config, eos_token_ids=[5, 8]) == expected
 
 
-@pytest.mark.parametrize(("name", "value"), [("num_beams", 2), ("structured_output_config", None)])
-def test_generation_config_beyond_sampling_is_refused(name: str, value: int | None) -> None:
+def test_beam_search_is_refused() -> None:
     config = openvino_genai.GenerationConfig()
-    setattr(config, name, value or openvino_genai.StructuredOutputConfig(regex="a+"))
-    with pytest.raises(ValueError, match=rf"^{name} must be .*; "):
+    config.num_beams = 2
+    with pytest.raises(ValueError, match=r"^num_beams must be .*; "):
         SamplingParams.from_generation_config(config)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from drafters.own_drafters import Chance, Trees
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 from openvino_genai import GenerationConfig
 from sampling.table_models import dense
@@ -33,6 +34,7 @@ from ovspec.engine import commit, speculation
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
+from ovspec.generation.grammar import Grammar
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.attention_config import AttentionConfig
@@ -41,6 +43,7 @@ from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec.sampling.acceptance import Accepted
+from ovspec.sampling.constraint import Constraint
 from ovspec.sampling.sampling import SamplingParams, sampling_distribution
 from ovspec.sampling.tree_acceptance import AcceptedPath
 from ovspec.verify.commit_verify import CommitVerify
@@ -50,6 +53,7 @@ from ovspec_models.sparse_verify import SparseVerify
 from ovspec_models.synthetic import build_model
 
 VOCAB = 5
+LETTERS = "abcde"
 # Five whole blocks, which all runs share, and one token.
 SHARED = 160
 PROMPT = np.random.default_rng(3).integers(0, VOCAB, SHARED + 1).tolist()
@@ -80,7 +84,29 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": 2.0},
     "top-k and top-p": {"temperature": 1.5, "top_k": 4, "top_p": 0.9},
     "repetition penalty": {"temperature": 1.5, "repetition_penalty": 1.4},
+    "grammar": {"temperature": 2.0, "top_p": 0.95},
 }
+# Of every two letters the second depends on the first.
+FOLLOWERS = {"a": "cde", "b": "cd", "c": "ab", "d": "ab", "e": "ab"}
+GRAMMAR = Grammar.of_regex("(?:" + "|".join(f"{a}[{b}]" for a, b in FOLLOWERS.items()) + ")*", "regex")
+
+
+class LetterGrammars:
+    """Grammars over tokens of one letter each; the model has no end-of-sequence token."""
+
+    eos_token_id, bos_token_id, special_token_ids = VOCAB, None, (VOCAB,)
+    tokens = (*(letter.encode() for letter in LETTERS), b"<end>")
+
+    def __call__(self, text: bytes) -> list[int]:
+        return [LETTERS.index(letter) for letter in text.decode()]
+
+    def constraint(self, grammar: Grammar) -> Constraint:
+        return Constraint(LLMatcher(letter_tokens(), grammar.text), VOCAB, ())
+
+
+@functools.cache
+def letter_tokens() -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(LetterGrammars()))
 
 
 @functools.cache
@@ -131,14 +157,15 @@ class Case:
         fixed["acceptance_rule"] = self.rule
         shape = TREE if self.drafter == "assistant trees" else {}
         config = updated(GenerationConfig(), {**fixed, **SETTINGS[self.setting], **shape})
-        return resolve(config, (), has_draft=True)
+        grammar = GRAMMAR if self.setting == "grammar" else None
+        return resolve(config, (), has_draft=True, grammar=grammar)
 
     def draw(self, runs: int) -> tuple[Counter[tuple[int, ...]], RawPerfMetrics]:
         """First tokens of many runs through the engine, in batches of interleaved sequences."""
         target, draft = models()
         drafter = DRAFTERS[self.drafter]()
         engine, settings, metrics = (
-            LLMEngine(target, drafter, self.verify, 64, max_num_seqs=self.together),
+            LLMEngine(target, drafter, self.verify, 64, self.together, grammars=LetterGrammars()),
             self.settings(),
             RawPerfMetrics(),
         )
@@ -192,7 +219,10 @@ def exact_distribution(setting: str) -> dict[tuple[int, ...], float]:
     def next_token(context: tuple[int, ...]) -> NDArray[np.float64]:
         tokens = np.array([*PROMPT, *context], np.int64)
         cached.rollback(SHARED)
-        row = np.array(target.forward([Rows(cached, tokens[SHARED:])]))[0]
+        row = target.forward([Rows(cached, tokens[SHARED:])]).logits[0].copy()
+        if setting == "grammar" and len(context) % 2:
+            followers = FOLLOWERS[LETTERS[context[-1]]]
+            row = np.where([letter in followers for letter in LETTERS], row, -np.inf).astype(np.float32)
         return dense(sampling_distribution(penalised(row, tokens, params), params), VOCAB)
 
     exact = {(): 1.0}
@@ -224,6 +254,7 @@ FIRST = [
     Case("assistant", setting="top-k and top-p"),
     Case("own trees", COMMIT),
     Case("sparse_self", COMMIT),
+    Case("assistant", COMMIT, "grammar"),
 ]
 CASES = [
     *FIRST,
@@ -240,6 +271,10 @@ CASES = [
     Case("assistant", COMMIT),
     Case("layer_skip", COMMIT),
     Case("auto", COMMIT, "top-k and top-p"),
+    Case("assistant trees", setting="grammar", together=4),
+    Case("own trees", setting="grammar"),
+    Case("own", setting="grammar", rule="block"),
+    Case("assistant", setting="grammar", rule="block"),
 ]
 EVERY_CASE = [
     Case(drafter, verify, setting)

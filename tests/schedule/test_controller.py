@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -148,8 +149,7 @@ def committed(rate: float, confirmed: float) -> World:
 
 @pytest.mark.parametrize("confirmed", [0.995, 0.9])
 def test_commits_without_drafts_choose_budget_and_interval(confirmed: float) -> None:
-    world, schedule = committed(0.0, confirmed), AutoSchedule(MAX_DRAFT)
-    schedule.bound = 0
+    world, schedule = replace(committed(0.0, confirmed), asked=0), AutoSchedule(MAX_DRAFT)
     auto = pooled([world.run(schedule, TOKENS, seed).rate() for seed in SEEDS])
     fixed = [
         pooled([world.run(Fixed(Plan(0, scale, interval)), TOKENS, seed).rate() for seed in SEEDS])
@@ -176,14 +176,10 @@ def test_committed_mode_chooses_budget_and_interval_too(rate: float, confirmed: 
 
 
 def test_bound_and_room_are_kept() -> None:
-    schedule = AutoSchedule(MAX_DRAFT)
-    schedule.bound = 3
-    run = World(large(), steady(0.95)).run(schedule, 300, seed=1)
-    assert max(run.drafts) == 3
-    schedule.bound = MAX_DRAFT
-    assert max(World(large(), steady(0.95)).run(schedule, 600, seed=1).drafts) > 3
-    schedule.bound = 0
-    assert set(World(large(), steady(0.95)).run(schedule, 100, seed=1).drafts) == {0}
+    schedule, world = AutoSchedule(MAX_DRAFT), World(large(), steady(0.95))
+    assert max(replace(world, asked=3).run(schedule, 300, seed=1).drafts) == 3
+    assert max(world.run(schedule, 600, seed=1).drafts) > 3
+    assert set(replace(world, asked=0).run(schedule, 100, seed=1).drafts) == {0}
 
 
 def test_a_prompt_too_long_to_be_worth_reading_twice() -> None:

@@ -87,6 +87,7 @@ class World:
         acceptance: rate at which a draft token is accepted, by tokens emitted so far.
         offers: rate at which the drafter has another token to offer, by tokens emitted so far.
         confirmed: rate at which a dense pass confirms a provisional token.
+        asked: longest draft that the sequences ask for.
     """
 
     machine: Machine
@@ -97,6 +98,7 @@ class World:
     budget_scales: tuple[float, ...] = (1.0,)
     commit_intervals: tuple[int, ...] = ()
     reads: bool = False
+    asked: int = 2**31 - 1
 
     def run(self, schedule: Schedule, tokens: int, seed: int, sequences: int = 1) -> Run:
         """Generate `tokens` per sequence."""
@@ -109,7 +111,7 @@ class World:
             state = StepState(
                 contexts=(self.context + done,) * sequences,
                 remaining=remaining,
-                max_draft=min(MAX_DRAFT, tokens - done - 1),
+                max_draft=min(MAX_DRAFT, self.asked, tokens - done - 1),
                 unread=unread if self.reads else 0,
                 pending=(pending,) * sequences if self.commit_intervals else (),
                 budget_scales=self.budget_scales,

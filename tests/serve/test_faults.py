@@ -48,13 +48,13 @@ def spoils(pipeline: ovspec.LLMPipeline, monkeypatch: pytest.MonkeyPatch) -> Cal
         forward, left = pipeline.runner.forward, [times]
 
         def spoiling(batch: Sequence[Rows]) -> Any:
-            logits, begin = forward(batch), 0
+            result, begin = forward(batch), 0
             for rows in batch:
                 if left[0] and rows.sampled and rows.tokens[0] == POISON:
-                    logits[begin] = np.nan
+                    result.logits[begin] = np.nan
                     left[0] -= 1
                 begin += rows.sampled
-            return logits
+            return result
 
         monkeypatch.setattr(pipeline.runner, "forward", spoiling)
 

@@ -24,6 +24,7 @@ from ovspec.serve.choice import Choice, Delta
 from ovspec.serve.counts import AnswerClock, Counts
 from ovspec.serve.door import Door
 from ovspec.serve.limits import Admission, Limits
+from ovspec.serve.message_parser import MessageParser
 from ovspec.serve.objects import ChatObjects, CompletionObjects, metrics_of
 from ovspec.serve.stream import Mailbox, OutputStream, joined
 from ovspec_models import demo_pair_path
@@ -122,7 +123,9 @@ def test_log_probabilities_have_their_place_in_the_text(steps: int) -> None:
             assert offset in (1, 2) and TEXT.decode([token]).endswith("�")
         else:
             assert choice.text.startswith(name, offset) and name == TEXT.decode([token])
-    entries = ChatObjects("m", 2).whole([choice], [whole], {}, {})["choices"][0]["logprobs"]["content"]
+    entries = ChatObjects("m", 2, lambda: MessageParser((), False, False)).whole([choice], [whole], {}, {})[
+        "choices"
+    ][0]["logprobs"]["content"]
     assert bytes(value for entry in entries for value in entry["bytes"]).decode() == choice.text
 
 

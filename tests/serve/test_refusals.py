@@ -21,8 +21,6 @@ from ovspec.serve.served_model import ServedModel
 
 USER = [{"role": "user", "content": "Once"}]
 FIELDS = {
-    "unknown field": ({"frobnicate": 1}, "frobnicate"),
-    "line breaks in a name": ({"a\nb": 1}, "a\\nb"),
     "temperature": ({"temperature": 2.5}, "temperature"),
     "negative temperature": ({"temperature": -0.1}, "temperature"),
     "a word for a number": ({"temperature": "hot"}, "temperature"),
@@ -33,8 +31,8 @@ FIELDS = {
     "too many tokens": ({"max_tokens": 9000}, "max_tokens"),
     "both limits": ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     "penalty": ({"presence_penalty": 3}, "presence_penalty"),
-    "seed": ({"seed": -1}, "seed"),
-    "stop": ({"stop": [""]}, "stop"),
+    "seed": ({"seed": 2**64}, "seed"),
+    "stop": ({"stop": [1]}, "stop"),
     "stops": ({"stop": ["a"] * 17}, "stop"),
     "long stops": ({"stop": ["a" * 2000] * 9}, "stop"),
     "stop tokens": ({"stop_token_ids": [5] * 1025}, "stop_token_ids"),
@@ -53,8 +51,17 @@ FIELDS = {
     "top_logprobs": ({"top_logprobs": 2}, "top_logprobs"),
     "many top_logprobs": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     "stream_options": ({"stream_options": {"include_usage": True}}, "stream_options"),
-    "tools": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    "response_format": ({"response_format": {"type": "json_object"}}, "response_format"),
+    "tools": ({"tools": [{"type": "function", "function": {}}]}, "tools"),
+    "response_format": ({"response_format": {"type": "xml"}}, "response_format"),
+    "schema": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 5}}}},
+        "response_format",
+    ),
+    "no schema": ({"response_format": {"type": "json_schema"}}, "response_format"),
+    "unsatisfiable": ({"guided_json": {"enum": []}}, "guided_json"),
+    "left recursion": ({"guided_grammar": 'root ::= root "a" | "b"'}, "guided_grammar"),
+    "two forms": ({"guided_regex": "a", "structured_outputs": {"choice": ["a"]}}, "structured_outputs"),
+    "minimum": ({"guided_regex": "a", "min_tokens": 3}, "min_tokens"),
     "logit_bias": ({"logit_bias": {"5": 100}}, "logit_bias"),
     "verify": ({"verify": "fast"}, "verify"),
     "draft tokens": ({"num_assistant_tokens": 64}, "num_assistant_tokens"),
@@ -76,7 +83,9 @@ FIELDS = {
 @pytest.mark.parametrize("name", FIELDS)
 def test_the_field_is_named(served: Served, name: str) -> None:
     fields, param = FIELDS[name]
-    status, body = served.post("/v1/chat/completions", {"model": "demo", "messages": USER, **fields})
+    status, body = served.post(
+        "/v1/chat/completions", {"model": "demo", "messages": USER, "max_tokens": 9} | fields
+    )
     error = body["error"]
     assert status == 400 and error["type"] == "invalid_request_error"
     assert error["param"] == param

@@ -24,7 +24,7 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("cli", "__main__"),
         ("serve",),
         ("bench", "calibrate", "train"),
-        ("eval", "bundle"),
+        ("eval", "bundle", "rag"),
         ("",),
         ("pipeline",),
         ("engine",),
@@ -34,7 +34,7 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("sampling", "verify", "schedule"),
         ("errors",),
     ),
-    "ovspec_models": (("heads",), ("synthetic",), ("",)),
+    "ovspec_models": (("heads",), ("synthetic",), ("sources",), ("",)),
     "ovspec_transforms": (
         ("",),
         ("experts", "ffn", "heads", "layers"),

@@ -22,7 +22,6 @@ from ovspec_transforms import (
     select_blocks,
     select_blocks_stock,
     to_paged,
-    watch_selections,
 )
 from ovspec_transforms.attention.paged_cache import ALIBI_SLOPES, SCALE, SINKS, SLIDING_WINDOW
 
@@ -147,7 +146,7 @@ def test_rows_of_every_layer_are_routed(shape: ModelShape) -> None:
 def test_anchors_select_and_the_others_reuse(shape: ModelShape) -> None:
     model = paged(shape)
     route_rows(model)
-    assert select_blocks(model, anchor_layers=[0, 1]).count == shape.num_hidden_layers
+    assert select_blocks(model, [0, 1], Selection("paper")).count == shape.num_hidden_layers
     assert types(model)["BlockSelect"] == types(model)["KeySummary"] == 2
     assert {"verify_budgets", "key_summary.0", "key_summary.1"} <= input_names(model)
     assert "key_summary.2" not in input_names(model)
@@ -171,7 +170,7 @@ def test_bad_anchors_are_refused(anchors: list[int]) -> None:
     model = paged(SHAPES["qwen3"])
     route_rows(model)
     with pytest.raises(ValueError, match="anchor_layers"):
-        select_blocks(model, anchor_layers=anchors)
+        select_blocks(model, anchors, Selection("paper"))
 
 
 def test_selecting_before_routing_is_refused() -> None:
@@ -259,16 +258,13 @@ def test_stock_selection_hands_every_layer_its_anchors_table(shape: ModelShape) 
     assert counts[0].get_length() == shape.num_hidden_layers and counts[1].get_length() == 1
 
 
-@pytest.mark.parametrize("remembers", [False, True])
-def test_no_layer_waits_for_what_the_host_knows(shape: ModelShape, remembers: bool) -> None:
+def test_no_layer_waits_for_what_the_host_knows(shape: ModelShape) -> None:
     """A GPU reads these on the host: computed in the graph, every anchor would wait for the device."""
     model = paged(shape)
     routing = set(types(model))  # of experts, which takes some of these operations
-    rule = Selection(refresh_interval=2 if remembers else 1)
-    select_blocks_stock(model, anchor_layers=[0, 1], selection=rule, covers=False)
-    suffixes = [".0", ".1"] if remembers else ["", ""]
+    select_blocks_stock(model, anchor_layers=[0, 1], covers=False)
     for position, name in ((5, "select_past_lens"), (8, "select_begins"), (12, "select_max_context_len")):
-        assert source_names(model, position)[:2] == [f"{name}{suffix}" for suffix in suffixes]
+        assert source_names(model, position)[:2] == [name, name]
     assert len(set(source_names(model, 7)[:2])) == 2
     assert not {"NonZero", "Range", "ScatterElementsUpdate"} & (set(types(model)) - routing)
     assert "verify_coverage" not in input_names(model)
@@ -287,8 +283,8 @@ def test_stock_selection_leaves_windows_and_alibi_dense() -> None:
     model = paged(SHAPES["qwen3"])
     set_input(model, [1], SLIDING_WINDOW, np.array(64, np.int32))
     set_input(model, [3], ALIBI_SLOPES, np.ones(4, np.float32))
-    assert select_blocks_stock(model, selection=Selection(refresh_interval=2)).count == 3
-    assert {"select_always.0", "select_limits.0"} <= input_names(model)
+    assert select_blocks_stock(model).count == 3
+    assert {"select_always", "select_limits"} <= input_names(model)
     for layer in paged_layers(model):
         source = layer.node.input(5).get_source_output().get_node().get_type_name()
         assert (source == "Parameter") == (layer.index in (1, 3)), layer.index
@@ -297,25 +293,30 @@ def test_stock_selection_leaves_windows_and_alibi_dense() -> None:
         select_blocks_stock(model)
 
 
-def test_watching_leaves_attention_dense(shape: ModelShape) -> None:
+@pytest.mark.parametrize(("rule", "selecting"), [("mass", None), ("paper", 2)])
+def test_every_layer_selects_or_the_anchors(shape: ModelShape, rule: str, selecting: int | None) -> None:
     model = paged(shape)
     route_rows(model)
-    assert watch_selections(model).count == shape.num_hidden_layers
-    assert types(model)["BlockSelect"] == shape.num_hidden_layers
-    for node in model.get_ops():
-        if node.get_type_name() == "VerifyAttention":
-            assert not selects_blocks(node)
-    assert model.output("selected_blocks").get_partial_shape()[0].get_length() == shape.num_hidden_layers
+    anchors = None if selecting is None else (0, 1)
+    assert select_blocks(model, anchors, Selection(rule)).count == shape.num_hidden_layers
+    assert types(model)["BlockSelect"] == (selecting or shape.num_hidden_layers)
+    lists = model.output("selected_blocks").get_partial_shape()
+    assert lists[0].get_length() == (selecting or shape.num_hidden_layers)
+
+
+def test_anchors_of_another_rule_are_refused() -> None:
+    model = paged(SHAPES["qwen3"])
+    route_rows(model)
+    with pytest.raises(ValueError, match=r"anchor_layers=\[0, 1\]: with rule='mass' every layer selects"):
+        select_blocks(model, (0, 1))
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"query": "first"},
-        {"summary": ""},
+        {"rule": "first"},
         {"sink_blocks": 0},
         {"local_blocks": True},
-        {"refresh_interval": 1.5},
     ],
     ids=lambda settings: next(iter(settings)),
 )

@@ -109,7 +109,7 @@ class Pair:
             Rows(cache, np.array([*text, *draft][cache.length :], np.int64), sampled=sampled)
             for cache, text, draft in zip(caches, self.texts, drafted.tolist(), strict=True)
         ]
-        logits = self._runners[model].forward(rows).astype(np.float64) / self._temperature
+        logits = self._runners[model].forward(rows).logits.astype(np.float64) / self._temperature
         law = np.exp(logits - logits.max(-1, keepdims=True))
         law /= law.sum(-1, keepdims=True)
         return law.reshape(len(caches), sampled, -1)

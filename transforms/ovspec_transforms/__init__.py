@@ -1,10 +1,7 @@
 """Graph transforms: `openvino.Model` in, `openvino.Model` out, with a report of what was changed."""
 
 from ovspec_transforms.attention.anchors import anchor_of as anchor_of
-from ovspec_transforms.attention.anchors import choose_anchors as choose_anchors
 from ovspec_transforms.attention.anchors import default_anchor_layers as default_anchor_layers
-from ovspec_transforms.attention.anchors import list_overlap as list_overlap
-from ovspec_transforms.attention.fix_caches import fix_caches as fix_caches
 from ovspec_transforms.attention.long_rope import ROPE_LENGTHS as ROPE_LENGTHS
 from ovspec_transforms.attention.long_rope import rope_limit as rope_limit
 from ovspec_transforms.attention.long_rope import split_long_rope as split_long_rope
@@ -15,12 +12,14 @@ from ovspec_transforms.attention.paged_reader import PagedAttentionReader as Pag
 from ovspec_transforms.attention.rope_angles import rope_angles as rope_angles
 from ovspec_transforms.attention.route_rows import VERIFY_TABLES as VERIFY_TABLES
 from ovspec_transforms.attention.route_rows import route_rows as route_rows
+from ovspec_transforms.attention.select_blocks import SELECTED_BLOCKS as SELECTED_BLOCKS
+from ovspec_transforms.attention.select_blocks import SELECTED_COUNTS as SELECTED_COUNTS
+from ovspec_transforms.attention.select_blocks import SELECTING_QUERIES as SELECTING_QUERIES
 from ovspec_transforms.attention.select_blocks import select_blocks as select_blocks
-from ovspec_transforms.attention.select_blocks import watch_selections as watch_selections
 from ovspec_transforms.attention.select_blocks_stock import select_blocks_stock as select_blocks_stock
 from ovspec_transforms.attention.select_blocks_stock import stock_anchors as stock_anchors
+from ovspec_transforms.attention.selection import RULES as RULES
 from ovspec_transforms.attention.selection import Selection as Selection
-from ovspec_transforms.attention.share_threads import share_threads as share_threads
 from ovspec_transforms.attention.tree_mask import QQ_BIAS as QQ_BIAS
 from ovspec_transforms.attention.tree_mask import QQ_BIAS_BEGINS as QQ_BIAS_BEGINS
 from ovspec_transforms.attention.tree_mask import tree_mask as tree_mask
@@ -67,6 +66,7 @@ from ovspec_transforms.heads.skip_layers import GIVEN_STATES as GIVEN_STATES
 from ovspec_transforms.heads.skip_layers import LAYER_ROWS as LAYER_ROWS
 from ovspec_transforms.heads.skip_layers import cut_attention as cut_attention
 from ovspec_transforms.heads.skip_layers import skip_layers as skip_layers
+from ovspec_transforms.layers.join_layers import CACHE_TABLE as CACHE_TABLE
 from ovspec_transforms.layers.join_layers import DECODER_LAYERS as DECODER_LAYERS
 from ovspec_transforms.layers.join_layers import join_layers as join_layers
 from ovspec_transforms.linear.native_linear import Arithmetic as Arithmetic

@@ -10,8 +10,7 @@ namespace ovspec {
 struct BlockSelectAttributes {
     std::int64_t kv_heads = 0;
     std::int64_t k_size = 0;
-    std::string summary = "mean";
-    std::string query = "last";
+    std::string rule = "mass";
     std::int64_t sink_blocks = 1;
     std::int64_t local_blocks = 1;
     float scale = 1.0f;
@@ -19,8 +18,7 @@ struct BlockSelectAttributes {
     void visit(ov::AttributeVisitor& visitor) {
         visitor.on_attribute("kv_heads", kv_heads);
         visitor.on_attribute("k_size", k_size);
-        visitor.on_attribute("summary", summary);
-        visitor.on_attribute("query", query);
+        visitor.on_attribute("rule", rule);
         visitor.on_attribute("sink_blocks", sink_blocks);
         visitor.on_attribute("local_blocks", local_blocks);
         visitor.on_attribute("scale", scale);

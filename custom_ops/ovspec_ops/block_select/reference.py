@@ -1,31 +1,57 @@
-"""NumPy reference of BlockSelect, in f64: the block selection of arXiv 2512.21911 and what extends it."""
+"""NumPy reference of BlockSelect, in f64: by the mass of all rows, and by the rule of arXiv 2512.21911."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ovspec_ops.common.cache_layout import BLOCK_SIZE
+from ovspec_ops.key_summary.reference import PARTS, means, tokens_of_parts
 
 MOST_VERIFIED_ROWS = 64
 """Rows of a draft under verification; more rows of one sequence are of a prompt. As in op.cpp."""
 
+Array = NDArray[np.float64]
 
-def block_scores(
-    query: NDArray[np.float32], summaries: NDArray[np.float32], summary: str = "mean"
-) -> NDArray[np.float64]:
-    """Mean over query heads of a block's score for one row.
 
-    `query` `[group, k_size]`, `summaries` `[blocks, k_size]` or, of minima and maxima, `[blocks, 2 * k_size]`
-    -> `[blocks]`: q . mean, or Quest's upper bound of q . k, the sum over d of max(q_d * min_d, q_d * max_d).
+def rounded(query: NDArray[np.float32]) -> Array:
+    """Queries `[.., k_size]` as whole numbers of a 127th of their largest channel."""
+    steps = np.abs(query).max(axis=-1, keepdims=True) / np.float32(127)
+    shares = np.divide(query, steps, out=np.zeros_like(query), where=steps >= 1e-37)
+    return np.asarray(np.rint(shares) * steps.astype(np.float64))
+
+
+def part_scores(query: Array, summaries: NDArray[np.uint8], scale: float) -> Array:
+    """`scale * query . mean key`: `[queries, k_size]`, `[blocks, bytes]` -> `[queries, blocks, parts]`."""
+    keys = means(summaries, query.shape[-1])
+    return np.asarray(scale * np.einsum("qd,bpd->qbp", query, keys))
+
+
+def part_counts(past: int, blocks: int, block_size: int = BLOCK_SIZE) -> Array:
+    """Tokens of every part of the blocks before a pass, `[blocks, parts]`."""
+    in_block = np.minimum(block_size, past - block_size * np.arange(blocks))
+    return np.array([tokens_of_parts(tokens) for tokens in in_block.tolist()], np.float64).reshape(
+        blocks, PARTS
+    )
+
+
+def mass_scores(scores: Array, counts: Array) -> Array:
+    """Share of the attention to all blocks that each one gets, as sum over the queries, `[blocks]`.
+
+    Softmax over all tokens, each with the score of its part's mean key; `scores` `[queries, blocks, parts]`.
+    A part without a finite score has no share.
     """
-    q, of_block = query.astype(np.float64)[:, None], summaries.astype(np.float64)[None]
-    if summary == "mean":
-        return np.asarray((q * of_block).sum(axis=-1).mean(axis=0))
-    low, high = np.split(of_block, 2, axis=-1)
-    return np.asarray(np.maximum(q * low, q * high).sum(axis=-1).mean(axis=0))
+    known = np.where(np.isfinite(scores) & (counts > 0), scores, -1e30)
+    weights = np.exp(known - known.max(axis=(1, 2), keepdims=True)) * counts
+    of_blocks = weights.sum(axis=2)
+    return np.asarray((of_blocks / of_blocks.sum(axis=1, keepdims=True)).sum(axis=0))
+
+
+def mean_scores(scores: Array, counts: Array) -> Array:
+    """Mean score of a block's tokens and of the queries, `[blocks]`: the paper's."""
+    with np.errstate(invalid="ignore"):
+        of_blocks = np.where(counts > 0, scores * counts, 0.0).sum(axis=2) / counts.sum(axis=1)
+    return np.asarray(of_blocks.mean(axis=0))
 
 
 def sinks_and_tail(
@@ -37,37 +63,38 @@ def sinks_and_tail(
     return {*range(min(sink_blocks, total))}, {*range(max(0, last - local_blocks + 1), total)}
 
 
-def block_masses(
-    scores: NDArray[np.float64], tokens: int, scale: float, block_size: int = BLOCK_SIZE
-) -> NDArray[np.float64]:
-    """Estimated attention mass of every block, up to a factor: softmax of the scores times tokens."""
-    in_block = np.minimum(block_size, tokens - block_size * np.arange(len(scores)))
+def masses_of(scores: Array, past: int, block_size: int = BLOCK_SIZE) -> Array:
+    """Attention to blocks as their mean scores estimate it, up to a factor: softmax times tokens."""
+    in_block = np.minimum(block_size, past - block_size * np.arange(len(scores)))
     with np.errstate(invalid="ignore"):
         highest = max((s for s in scores if not np.isnan(s)), default=-np.inf)
-        return np.asarray(np.nan_to_num(np.exp(scale * (scores - highest)) * in_block, nan=0.0))
+        return np.asarray(np.exp(scores - highest) * in_block)
 
 
 def select(
-    scores: NDArray[np.float64],
+    scores: Array,
     past: int,
     rows: int,
     budget: int,
     *,
     coverage: float = 1.0,
-    scale: float = 1.0,
+    masses: Array | None = None,
     sink_blocks: int = 1,
     local_blocks: int = 1,
 ) -> list[int]:
-    """Logical blocks that one KV head keeps, ascending.
+    """Logical blocks that one KV head keeps, ascending; `scores` are those of the blocks before the pass.
 
     Those of `sinks_and_tail`; then the highest scores, lower block numbers first among equals and NaN last,
-    until `budget` blocks are kept or those kept hold the share `coverage` of `block_masses` (1: no limit).
+    until `budget` blocks are kept or those kept hold the share `coverage` of `masses`, by default the scores
+    themselves (1: no limit).
     """
     sinks, tail = sinks_and_tail(past, rows, sink_blocks, local_blocks)
     kept = sinks | tail
-    masses = block_masses(scores, past + rows, scale)
-    for b in np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable").tolist():
-        if len(kept) >= budget or (coverage < 1 and masses[sorted(kept)].sum() >= coverage * masses.sum()):
+    mass = np.nan_to_num(scores if masses is None else masses, nan=0.0)
+    order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable").tolist()
+    for b in [b for b in order if b not in kept]:
+        held = mass[sorted(b for b in kept if b < len(mass))].sum()
+        if len(kept) >= budget or (coverage < 1 and held >= coverage * mass.sum()):
             break
         kept.add(b)
     return sorted(kept)
@@ -75,33 +102,28 @@ def select(
 
 def block_select(
     query: NDArray[np.float32],
-    key_summary: NDArray[np.float32],
+    key_summary: NDArray[np.uint8],
     subsequence_begins: NDArray[np.int32],
     verify_past_lens: NDArray[np.int32],
     verify_block_indices: NDArray[np.int32],
     verify_block_indices_begins: NDArray[np.int32],
     verify_budgets: NDArray[np.int32],
     verify_coverage: NDArray[np.float32] | None = None,
-    verify_refresh: NDArray[np.int32] | None = None,
-    kept_blocks: NDArray[np.int32] | None = None,
     *,
     kv_heads: int,
     k_size: int,
-    summary: str = "mean",
-    rows_of_query: str = "last",
+    rule: str = "mass",
     sink_blocks: int = 1,
     local_blocks: int = 1,
     scale: float = 1.0,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """`selected_blocks` `[kv_heads, N]` and `selected_counts` `[kv_heads, seqs]`; inputs as in README.md.
 
-    `kept_blocks` is updated in place. `rows_of_query` is the attribute `query`. More than
-    `MOST_VERIFIED_ROWS` rows are of a prompt: a block scores the mean over all of them.
+    More than `MOST_VERIFIED_ROWS` rows are of a prompt: all of them score by either rule.
     """
-    ends = {"sink_blocks": sink_blocks, "local_blocks": local_blocks}
     blocks = np.full((kv_heads, verify_block_indices.size), -1, np.int32)
     counts = np.full((kv_heads, verify_past_lens.size), -1, np.int32)
-    heads = query.reshape(query.shape[0], kv_heads, -1, k_size)
+    heads = rounded(query.reshape(query.shape[0], kv_heads, -1, k_size))
     for s, (past, budget) in enumerate(zip(verify_past_lens.tolist(), verify_budgets.tolist(), strict=True)):
         first, last = subsequence_begins[s : s + 2].tolist()
         total = (past + last - first - 1) // BLOCK_SIZE + 1
@@ -109,26 +131,26 @@ def block_select(
         if past < 0 or budget < 0 or (budget >= total and coverage >= 1):
             continue
         begin = int(verify_block_indices_begins[s])
-        own = np.arange(begin, begin + total)
-        table = verify_block_indices[own]
-        reuses = verify_refresh is not None and verify_refresh.size > 0 and verify_refresh[s] == 0
+        scored = -(-past // BLOCK_SIZE)
+        table = verify_block_indices[begin : begin + scored]
+        of_parts = part_counts(past, scored)
+        rows = last - first if rule == "mass" or last - first > MOST_VERIFIED_ROWS else 1
         for h in range(kv_heads):
-            kept: Iterable[int]
-            if reuses:
-                assert kept_blocks is not None
-                sinks, tail = sinks_and_tail(past, last - first, **ends)
-                kept = sorted(sinks | tail | set(np.flatnonzero(kept_blocks[own, h]).tolist()))
-                # When the context grows, the last blocks of this pass become blocks of the list.
-                kept_blocks[own[sorted(tail)], h] = 1
-            else:
-                is_prompt = last - first > MOST_VERIFIED_ROWS
-                rows = range(first, last if is_prompt or rows_of_query == "union" else first + 1)
-                of_rows = [block_scores(heads[r, h], key_summary[table, h], summary) for r in rows]
-                scores = np.mean(of_rows, axis=0) if is_prompt else np.max(of_rows, axis=0)
-                kept = select(scores, past, last - first, budget, coverage=coverage, scale=scale, **ends)
-                if kept_blocks is not None and kept_blocks.size:
-                    kept_blocks[own, h] = np.isin(np.arange(total), kept)
-            kept = list(kept)
+            of_rows = heads[first : first + rows, h].reshape(-1, k_size)
+            parts = part_scores(of_rows, key_summary[table, h], scale)
+            scores = (
+                (mass_scores if rule == "mass" else mean_scores)(parts, of_parts) if scored else np.zeros(0)
+            )
+            kept = select(
+                scores,
+                past,
+                last - first,
+                budget,
+                coverage=coverage,
+                masses=None if rule == "mass" else masses_of(scores, past),
+                sink_blocks=sink_blocks,
+                local_blocks=local_blocks,
+            )
             blocks[h, begin : begin + len(kept)] = kept
             counts[h, s] = len(kept)
     return blocks, counts

@@ -29,20 +29,20 @@ std::size_t block_of(std::uint64_t rank) {
     return rank & 0xffffffffu;
 }
 
-// Estimated attention mass of every block, up to a factor; returns their sum.
-double estimate_masses(const float* scores, std::size_t blocks, const Limits& limits,
-                       std::vector<double>& masses) {
+// Attention to every scored block, up to a factor; returns the sum.
+double estimate_masses(const Scores& scores, std::vector<double>& masses) {
     float highest = -std::numeric_limits<float>::infinity();
-    for (std::size_t b = 0; b < blocks; b++)
-        if (scores[b] > highest)
-            highest = scores[b];
-    masses.resize(blocks);
+    for (std::size_t b = 0; b < scores.count; b++)
+        if (scores.values[b] > highest)
+            highest = scores.values[b];
+    masses.resize(scores.count);
     double total = 0.0;
-    for (std::size_t b = 0; b < blocks; b++) {
-        const double weight = std::exp(static_cast<double>(limits.scale) *
-                                       (static_cast<double>(scores[b]) - static_cast<double>(highest)));
-        const double tokens = static_cast<double>(b + 1 < blocks ? block_size : limits.last_tokens);
-        masses[b] = std::isnan(weight) ? 0.0 : weight * tokens;
+    for (std::size_t b = 0; b < scores.count; b++) {
+        double mass = static_cast<double>(scores.values[b]);
+        if (scores.linear)
+            mass = std::exp(mass - static_cast<double>(highest)) *
+                   static_cast<double>(std::min(block_size, scores.past - b * block_size));
+        masses[b] = std::isnan(mass) ? 0.0 : mass;
         total += masses[b];
     }
     return total;
@@ -76,19 +76,19 @@ Ends Ends::of(std::size_t blocks, std::size_t past, std::size_t sink_blocks, std
     return {blocks, std::min(sink_blocks, local), local};
 }
 
-std::size_t select_blocks(const float* scores, const Ends& ends, const Limits& limits, Candidates& candidates,
-                          std::int32_t* selected) {
+std::size_t select_blocks(const Scores& scores, const Ends& ends, const Limits& limits,
+                          Candidates& candidates, std::int32_t* selected) {
     const std::size_t mandatory = ends.sinks + ends.blocks - ends.local;
     std::vector<std::uint64_t>& others = candidates.ranks;
     others.resize(ends.local - ends.sinks);
     for (std::size_t i = 0; i < others.size(); i++)
-        others[i] = rank(scores, ends.sinks + i);
+        others[i] = rank(scores.values, ends.sinks + i);
     const std::size_t free = std::min(limits.budget - std::min(limits.budget, mandatory), others.size());
     Iterator end = others.begin() + static_cast<std::ptrdiff_t>(free);
     if (free < others.size())
         std::nth_element(others.begin(), end, others.end());
     if (limits.coverage < 1.0f) {
-        const double total = estimate_masses(scores, ends.blocks, limits, candidates.masses);
+        const double total = estimate_masses(scores, candidates.masses);
         const auto mass = candidates.masses.begin();
         const double held =
             std::accumulate(mass, mass + static_cast<std::ptrdiff_t>(ends.sinks), 0.0) +

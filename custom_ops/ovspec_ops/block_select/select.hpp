@@ -19,13 +19,20 @@ struct Ends {
     static Ends of(std::size_t blocks, std::size_t past, std::size_t sink_blocks, std::size_t local_blocks);
 };
 
-// Where a selection stops: `budget` blocks are kept, or those kept hold the share `coverage` of the mass that
-// softmax(scale * score) over the blocks, times their tokens, gives them. A coverage of 1 never stops it.
+// What is known of the blocks that lie before a pass. Scores are shares of attention, or, where they are
+// `linear`, mean products: softmax over the blocks, times their tokens, estimates the shares from these.
+struct Scores {
+    const float* values; // `[count]`
+    std::size_t count;
+    bool linear;
+    std::size_t past; // tokens in these blocks; all but the last are full
+};
+
+// Where a selection stops: `budget` blocks are kept, or those kept hold the share `coverage` of the attention
+// to the scored blocks. A coverage of 1 never stops it.
 struct Limits {
     std::size_t budget;
     float coverage;
-    float scale;
-    std::size_t last_tokens; // in the last block; the others are full
 };
 
 // Scratch of a selection: candidates by rank, the better the smaller, as one number each; masses of all
@@ -38,7 +45,7 @@ struct Candidates {
 // Of the candidates the highest scores, lower block numbers first among equals, until a limit is reached.
 // Writes ascending block numbers, those at the ends included, and returns how many. A score that is NaN ranks
 // last and has no mass.
-std::size_t select_blocks(const float* scores, const Ends& ends, const Limits& limits, Candidates& candidates,
-                          std::int32_t* selected);
+std::size_t select_blocks(const Scores& scores, const Ends& ends, const Limits& limits,
+                          Candidates& candidates, std::int32_t* selected);
 
 } // namespace ovspec

@@ -11,13 +11,10 @@ constexpr const char* name = "CacheWrite";
 
 enum Input : std::size_t { key, value, key_cache, value_cache, slot_mapping, input_count };
 
-// A cache in a format that is written.
-CacheView view_written(const char* what, const ov::Tensor& tensor, std::int64_t kv_heads, std::int64_t size) {
-    const CacheView cache = view_cache(name, what, tensor, kv_heads, size);
+void check_written(const char* what, const CacheView& cache) {
     if (cache.format != CacheFormat::u8_token && cache.format != CacheFormat::f32)
-        fail(name, what, " is of shape ", tensor.get_shape(), " and type ", tensor.get_element_type(),
-             ", expected u8 by token or f32; let the stock node write other caches");
-    return cache;
+        fail(name, what, " has rows of ", cache.row_bytes, " bytes for ", cache.size,
+             " values, expected u8 by token or f32; let the stock node write other caches");
 }
 
 } // namespace
@@ -42,19 +39,27 @@ void CacheWrite::compute(ov::TensorVector& outputs, const ov::TensorVector& inpu
     const auto& a = attributes_;
     check_tensor(name, inputs, key, "key", ov::element::f32, {-1, a.kv_heads * a.k_size});
     check_tensor(name, inputs, value, "value", ov::element::f32, {-1, a.kv_heads * a.v_size});
-    check_tensor(name, inputs, slot_mapping, "slot_mapping", ov::element::i32, {-1});
     const std::size_t rows = inputs[key].get_shape()[0];
-    const CacheView keys = view_written("key_cache", inputs[key_cache], a.kv_heads, a.k_size);
-    const CacheView values = view_written("value_cache", inputs[value_cache], a.kv_heads, a.v_size);
     if (inputs[value].get_shape()[0] != rows)
         fail(name, "value holds ", inputs[value].get_shape()[0], " rows, expected the ", rows, " of key");
     outputs[0].set_shape({rows, 0});
+    write(inputs[key].data<const float>(), inputs[value].data<const float>(), rows,
+          view_cache(name, "key_cache", inputs[key_cache], a.kv_heads, a.k_size),
+          view_cache(name, "value_cache", inputs[value_cache], a.kv_heads, a.v_size), inputs[slot_mapping]);
+}
+
+void CacheWrite::write(const float* key_rows, const float* value_rows, std::size_t rows,
+                       const CacheView& keys, const CacheView& values, const ov::Tensor& slot_mapping) const {
+    check_written("key_cache", keys);
+    check_written("value_cache", values);
+    if (slot_mapping.get_element_type() != ov::element::i32)
+        fail(name, "slot_mapping is of type ", slot_mapping.get_element_type(), ", expected i32");
     if (rows == 0) // of a layer that the pass leaves out; the slots are those of the other layers
         return;
-    if (inputs[slot_mapping].get_size() != rows)
-        fail(name, "slot_mapping holds ", inputs[slot_mapping].get_size(),
-             " slots, expected one for each of ", rows, " rows");
-    const std::int32_t* slots = inputs[slot_mapping].data<const std::int32_t>();
+    if (slot_mapping.get_size() != rows)
+        fail(name, "slot_mapping holds ", slot_mapping.get_size(), " slots, expected one for each of ", rows,
+             " rows");
+    const std::int32_t* slots = slot_mapping.data<const std::int32_t>();
     const std::size_t most = std::min(keys.blocks, values.blocks) * block_size;
     for (std::size_t r = 0; r < rows; r++)
         if (slots[r] < 0 || static_cast<std::size_t>(slots[r]) >= most)
@@ -64,8 +69,6 @@ void CacheWrite::compute(ov::TensorVector& outputs, const ov::TensorVector& inpu
     // The caches are buffers that the pass updates in place, as the stock node does.
     auto* key_bytes = const_cast<std::uint8_t*>(keys.data);
     auto* value_bytes = const_cast<std::uint8_t*>(values.data);
-    const float* key_rows = inputs[key].data<const float>();
-    const float* value_rows = inputs[value].data<const float>();
     const WriteKernels& kernels = OVSPEC_KERNELS(write_kernels);
     const std::size_t key_row = keys.heads * keys.size, value_row = values.heads * values.size;
     parallel_items(rows, rows * (key_row + value_row), [&](std::size_t r) {

@@ -1,6 +1,7 @@
 // OpenVINO operation CacheWrite: see README.md for inputs and semantics.
 #pragma once
 
+#include "common/cache_view.hpp"
 #include "common/operation.hpp"
 
 namespace ovspec {
@@ -23,6 +24,10 @@ public:
 
     void validate_and_infer_types() override;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
+
+    // Rows `[rows, kv_heads * size]` into the caches.
+    void write(const float* key_rows, const float* value_rows, std::size_t rows, const CacheView& keys,
+               const CacheView& values, const ov::Tensor& slot_mapping) const;
 };
 
 } // namespace ovspec

@@ -1,6 +1,7 @@
 // Threads that stay together for many loops: an operation of many steps enters the arena once, not at each.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,10 @@ namespace ovspec {
 
 // One thread leads and posts loops; those that have come claim items of them beside it. The leader waits for
 // items that were claimed, never for a thread to come.
+//
+// Each thread has a range of a loop's items of its own, which it claims from the front: items that follow
+// each other read weights that do, so what one prefetches the next one uses. A thread whose range is done
+// claims from the end of others'.
 class Team {
 public:
     // The team that the calling thread leads, if it leads one.
@@ -52,8 +57,12 @@ public:
         call_ = [](const void* of, std::size_t item) { (*static_cast<const Body*>(of))(item); };
         done_.store(0, std::memory_order_relaxed);
         number_ = (number_ + 1) & 0xffff;
-        ticket_.store(number_ << 48 | std::uint64_t{count} << 24, std::memory_order_release);
-        help(number_);
+        const std::size_t members = std::min({members_.load(std::memory_order_relaxed), most_ranges, count});
+        for (std::size_t m = 0; m < members; m++)
+            ranges_[m].left.store(number_ << 48 | m * count / members << 24 | (m + 1) * count / members,
+                                  std::memory_order_release);
+        posted_.store(number_ << 48 | members, std::memory_order_release);
+        help(0, posted_.load(std::memory_order_relaxed), members);
         wait([&] { return done_.load(std::memory_order_acquire) == count; });
         if (error_) {
             const std::exception_ptr error = error_;
@@ -63,6 +72,16 @@ public:
     }
 
 private:
+    // Items of a loop that a thread has not claimed: number of the loop, first and last but one: 16, 24 and
+    // 24 bits.
+    struct alignas(64) Range {
+        std::atomic<std::uint64_t> left{0};
+    };
+
+    static constexpr std::size_t most_ranges = 64;
+    // Others whose items a thread claims once it has done its own; the leader looks at all.
+    static constexpr std::size_t others = 3;
+
     static void pause() {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
@@ -78,41 +97,57 @@ private:
                 pause();
     }
 
-    // Claims items of loop `number` until none is left.
-    void help(std::uint64_t number) {
-        for (std::uint64_t ticket = ticket_.load(std::memory_order_acquire);;) {
-            const std::size_t item = ticket & 0xffffff, count = ticket >> 24 & 0xffffff;
-            if (ticket >> 48 != number || item >= count)
-                return;
-            if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel))
+    // Claims items of the loop `posted` until none is left: those of range `own`, then those of `more` ranges
+    // behind it.
+    void help(std::size_t own, std::uint64_t posted, std::size_t more) {
+        const std::size_t ranges = posted & 0xffffff;
+        std::size_t done = 0;
+        for (std::size_t turn = 0; turn < std::min(ranges, more + 1); turn++)
+            done += claim(ranges_[(own + turn) % ranges].left, posted >> 48, turn == 0 && own < ranges);
+        if (done)
+            done_.fetch_add(done, std::memory_order_acq_rel);
+    }
+
+    // Computes the items of a range, from its front or its end on; how many.
+    std::size_t claim(std::atomic<std::uint64_t>& range, std::uint64_t number, bool front) {
+        std::size_t done = 0;
+        for (std::uint64_t left = range.load(std::memory_order_acquire);;) {
+            const std::size_t first = left >> 24 & 0xffffff, end = left & 0xffffff;
+            if (left >> 48 != number || first >= end)
+                return done;
+            const std::uint64_t rest = front ? left + (std::uint64_t{1} << 24) : left - 1;
+            if (!range.compare_exchange_weak(left, rest, std::memory_order_acq_rel))
                 continue;
             try {
-                call_(body_, item);
+                call_(body_, front ? first : end - 1);
             } catch (...) {
                 const std::lock_guard<std::mutex> lock(mutex_);
                 error_ = std::current_exception();
             }
-            done_.fetch_add(1, std::memory_order_acq_rel);
-            ticket = ticket_.load(std::memory_order_acquire);
+            done++;
+            left = range.load(std::memory_order_acquire);
         }
     }
 
     void join() {
+        const std::size_t own = members_.fetch_add(1, std::memory_order_relaxed);
         std::uint64_t seen = 0;
         while (!over_.load(std::memory_order_acquire)) {
             wait([&] {
-                return ticket_.load(std::memory_order_acquire) >> 48 != seen ||
+                return posted_.load(std::memory_order_acquire) != seen ||
                        over_.load(std::memory_order_acquire);
             });
-            seen = ticket_.load(std::memory_order_acquire) >> 48;
-            help(seen);
+            seen = posted_.load(std::memory_order_acquire);
+            help(own, seen, others);
         }
     }
 
-    // Number of the loop, its items, and the next one that nobody has claimed: 16, 24 and 24 bits.
-    alignas(64) std::atomic<std::uint64_t> ticket_{0};
+    // Number of the loop, and its ranges.
+    alignas(64) std::atomic<std::uint64_t> posted_{0};
     alignas(64) std::atomic<std::size_t> done_{0};
     alignas(64) std::atomic<bool> over_{false};
+    std::atomic<std::size_t> members_{1}; // that have come, the leader among them
+    Range ranges_[most_ranges];
     std::uint64_t number_ = 0;
     const void* body_ = nullptr;
     void (*call_)(const void*, std::size_t) = nullptr;

@@ -2,6 +2,7 @@
 
 #include "common/sigmoid.hpp"
 #include "common/simd.hpp"
+#include "gated_mlp/activation.hpp"
 
 namespace ovspec::OVSPEC_ISA {
 namespace {
@@ -50,8 +51,38 @@ void rms(const float* x, const float* weights, std::size_t width, std::size_t si
     }
 }
 
-void rope(const float* x, const float* cos, const float* sin, std::size_t width, std::size_t size, float* y) {
-    const std::size_t half = size / 2;
+// Sum of (x - mean)^2, or of x with `squares` false.
+template <bool squares> OVSPEC_INLINE float sum_of(const float* x, std::size_t size, float mean) {
+    Vec total = {};
+    for (std::size_t i = 0; i < size; i += lanes) {
+        const std::size_t count = size - i < lanes ? size - i : lanes;
+        if constexpr (squares) {
+            Vec distance = load_some(x + i, count) - mean;
+            if (count < lanes)
+                distance = (Vec)((UVec)distance & (UVec)(lane_numbers() < (std::int32_t)count));
+            total = fused(distance, distance, total);
+        } else {
+            total += load_some(x + i, count);
+        }
+    }
+    return sum(total);
+}
+
+void layer_norm(const float* x, const float* weights, std::size_t width, std::size_t size, float epsilon,
+                float* y) {
+    for (std::size_t part = 0; part < width; part += size) {
+        const float mean = sum_of<false>(x + part, size, 0.0f) / (float)size;
+        const float variance = sum_of<true>(x + part, size, mean) / (float)size;
+        const Vec factor = splat(1.0f / root(variance + epsilon));
+        fill(y + part, size, [&](std::size_t i, std::size_t count) {
+            return (load_some(x + part + i, count) - mean) * factor * load_some(weights + i, count);
+        });
+    }
+}
+
+void rope(const float* x, const float* cos, const float* sin, std::size_t width, std::size_t size,
+          std::size_t angles, float* y) {
+    const std::size_t half = size / 2, other = angles - half; // where the second half's angles begin
     for (std::size_t part = 0; part < width; part += size) {
         const float *first = x + part, *second = first + half;
         fill(y + part, half, [&](std::size_t i, std::size_t count) {
@@ -59,15 +90,94 @@ void rope(const float* x, const float* cos, const float* sin, std::size_t width,
                    load_some(second + i, count) * load_some(sin + i, count);
         });
         fill(y + part + half, half, [&](std::size_t i, std::size_t count) {
-            return load_some(second + i, count) * load_some(cos + half + i, count) +
-                   load_some(first + i, count) * load_some(sin + half + i, count);
+            return load_some(second + i, count) * load_some(cos + other + i, count) +
+                   load_some(first + i, count) * load_some(sin + other + i, count);
         });
     }
+}
+
+void rope_pairs(const float* x, const float* cos, const float* sin, std::size_t width, std::size_t size,
+                std::size_t, float* y) {
+    for (std::size_t part = 0; part < width; part += size)
+        for (std::size_t i = 0; i < size; i += 2) {
+            const float first = x[part + i], second = x[part + i + 1];
+            y[part + i] = first * cos[i] - second * sin[i];
+            y[part + i + 1] = second * cos[i + 1] + first * sin[i + 1];
+        }
+}
+
+void divide(float* values, std::size_t width, float by) {
+    change_all(values, width, [&](std::size_t, Vec x, std::size_t) { return x / by; });
+}
+
+void softmax(const float* x, std::size_t width, float* y) {
+    float largest = x[0];
+    for (std::size_t i = 1; i < width; i++)
+        largest = x[i] > largest ? x[i] : largest;
+    fill(y, width, [&](std::size_t i, std::size_t count) {
+        return exp_nonpositive(load_some(x + i, count) - largest);
+    });
+    divide(y, width, sum_of<false>(y, width, 0.0f));
+}
+
+void normalize(const float* x, std::size_t width, float* y) {
+    const float total = sum_of<false>(x, width, 0.0f);
+    fill(y, width, [&](std::size_t i, std::size_t count) { return load_some(x + i, count) / total; });
 }
 
 void add(const float* a, const float* b, std::size_t width, float* y) {
     fill(y, width,
          [&](std::size_t i, std::size_t count) { return load_some(a + i, count) + load_some(b + i, count); });
+}
+
+void multiply(const float* a, const float* b, std::size_t width, float* y) {
+    fill(y, width,
+         [&](std::size_t i, std::size_t count) { return load_some(a + i, count) * load_some(b + i, count); });
+}
+
+void scale(const float* x, float factor, std::size_t width, float* y) {
+    fill(y, width, [&](std::size_t i, std::size_t count) { return load_some(x + i, count) * factor; });
+}
+
+void silu(const float* x, std::size_t width, float* y) {
+    fill(y, width, [&](std::size_t i, std::size_t count) {
+        return activation::value<Activation::silu>(load_some(x + i, count));
+    });
+}
+
+void gelu_tanh(const float* x, std::size_t width, float* y) {
+    fill(y, width, [&](std::size_t i, std::size_t count) {
+        return activation::value<Activation::gelu_tanh>(load_some(x + i, count));
+    });
+}
+
+void gelu_erf(const float* x, std::size_t width, float* y) {
+    fill(y, width, [&](std::size_t i, std::size_t count) {
+        return activation::value<Activation::gelu_erf>(load_some(x + i, count));
+    });
+}
+
+void relu(const float* x, std::size_t width, float* y) {
+    fill(y, width, [&](std::size_t i, std::size_t count) {
+        const Vec value = load_some(x + i, count);
+        return value < 0.0f ? Vec{} : value; // NaN stays NaN
+    });
+}
+
+void sigmoid(const float* x, std::size_t width, float* y) {
+    fill(y, width, [&](std::size_t i, std::size_t count) {
+        return times_sigmoid(splat(1.0f), load_some(x + i, count));
+    });
+}
+
+// (1 - e) / (1 + e) with e = exp(-2 |x|), and the sign of x.
+void tanh(const float* x, std::size_t width, float* y) {
+    fill(y, width, [&](std::size_t i, std::size_t count) {
+        const Vec value = load_some(x + i, count);
+        const Vec e = exp_nonpositive(activation::magnitude(value) * -2.0f);
+        const Vec size = (1.0f - e) / (1.0f + e);
+        return value < 0.0f ? -size : (value == value ? size : value);
+    });
 }
 
 void silu_multiply(const float* a, const float* b, std::size_t width, float* y) {
@@ -79,6 +189,9 @@ void silu_multiply(const float* a, const float* b, std::size_t width, float* y) 
 
 } // namespace
 
-const StepKernels step_kernels = {rms, rope, add, silu_multiply};
+const StepKernels step_kernels = {
+    rms,   layer_norm, rope,      rope_pairs, softmax, normalize, add,  multiply,
+    scale, silu,       gelu_tanh, gelu_erf,   relu,    sigmoid,   tanh, silu_multiply,
+};
 
 } // namespace ovspec::OVSPEC_ISA

@@ -11,6 +11,14 @@ namespace {
 
 constexpr const char* name = "DecoderLayers";
 
+// The step that makes a table gives it its shape.
+ov::Tensor empty_table(const TableOf& table) {
+    ov::Shape shape;
+    for (const std::int64_t dim : table.dims)
+        shape.push_back(static_cast<std::size_t>(std::max<std::int64_t>(dim, 0)));
+    return {ov::element::Type(table.type), shape};
+}
+
 } // namespace
 
 // A program whose lines have become actions.
@@ -43,8 +51,17 @@ void DecoderLayers::validate_and_infer_types() {
         for (const Operand& from : step.operands)
             if (from.kind == Operand::weights)
                 check_input(*this, from.index, "weights", ov::element::u8, {-1});
+            else if (from.kind == Operand::entry)
+                check_input(*this, from.index, "caches", ov::element::u8, {-1});
     for (std::size_t i = 0; i < program.text.outputs.size(); i++) {
-        const auto width = static_cast<std::int64_t>(program.text.rows[program.text.outputs[i]].width);
+        const Operand& output = program.text.outputs[i];
+        if (output.kind == Operand::table) {
+            const TableOf& table = program.text.tables[output.index];
+            const std::vector<ov::Dimension> dims(table.dims.begin(), table.dims.end());
+            set_output_type(i, ov::element::Type(table.type), dims);
+            continue;
+        }
+        const auto width = static_cast<std::int64_t>(program.text.rows[output.index].width);
         set_output_type(i, ov::element::f32, ov::PartialShape{rows, width});
     }
 }
@@ -63,12 +80,15 @@ void DecoderLayers::compute(ov::TensorVector& outputs, const ov::TensorVector& i
             known = true;
         }
     for (std::size_t i = 0; i < text.outputs.size(); i++)
-        outputs[i].set_shape({rows, text.rows[text.outputs[i]].width});
-    if (rows == 0)
-        return;
+        if (text.outputs[i].kind == Operand::rows)
+            outputs[i].set_shape({rows, text.rows[text.outputs[i].index].width});
     auto memory = Pool<FloatBuffer>::take();
     float* own = memory->reserve(rows * text.row_floats);
-    LayersPass pass{rows, std::vector<float*>(text.rows.size()), inputs};
+    std::vector<ov::Tensor> tables;
+    for (const TableOf& table : text.tables)
+        tables.push_back(table.output >= 0 ? outputs[static_cast<std::size_t>(table.output)]
+                                           : empty_table(table));
+    LayersPass pass{rows, std::vector<float*>(text.rows.size()), tables, inputs};
     for (std::size_t i = 0; i < text.rows.size(); i++) {
         const RowsOf& of = text.rows[i];
         pass.at[i] = of.input >= 0

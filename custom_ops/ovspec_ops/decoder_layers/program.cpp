@@ -31,6 +31,18 @@ RowsOf declared(const std::string& word, const std::string& line) {
     return {word.substr(0, colon), width};
 }
 
+// "name:type[dimension,...]"
+TableOf declared_table(const std::string& word, const std::string& line) {
+    const std::size_t colon = word.find(':'), open = word.find('[');
+    if (colon == 0 || colon > open || word.back() != ']')
+        fail(op, "'", word, "' in the line '", line, "' is not NAME:TYPE[DIMENSION,...]");
+    TableOf table{word.substr(0, colon), word.substr(colon + 1, open - colon - 1), {}};
+    std::istringstream dims(word.substr(open + 1, word.size() - open - 2));
+    for (std::string dim; std::getline(dims, dim, ',');)
+        table.dims.push_back(dim == "?" ? -1 : parsed<std::int64_t>(dim, line));
+    return table;
+}
+
 // The lines of a program one after the other.
 class Reader {
 public:
@@ -63,13 +75,26 @@ private:
         declare(std::move(rows), line);
     }
 
-    void declare(RowsOf rows, const std::string& line) {
-        if (!by_name_.emplace(rows.name, program_.rows.size()).second)
-            fail(op, "'", rows.name, "' is written twice, the second time in the line '", line, "'");
+    Operand declare(RowsOf rows, const std::string& line) {
+        const Operand made{Operand::rows, program_.rows.size()};
+        remember(rows.name, made, line);
         program_.rows.push_back(std::move(rows));
+        return made;
     }
 
-    std::size_t known(const std::string& name, const std::string& line) const {
+    Operand declare(TableOf table, const std::string& line) {
+        const Operand made{Operand::table, program_.tables.size()};
+        remember(table.name, made, line);
+        program_.tables.push_back(std::move(table));
+        return made;
+    }
+
+    void remember(const std::string& name, Operand made, const std::string& line) {
+        if (!by_name_.emplace(name, made).second)
+            fail(op, "'", name, "' is written twice, the second time in the line '", line, "'");
+    }
+
+    Operand known(const std::string& name, const std::string& line) const {
         const auto found = by_name_.find(name);
         if (found == by_name_.end())
             fail(op, "the line '", line, "' reads '", name, "', which nothing before it writes");
@@ -84,12 +109,14 @@ private:
     }
 
     Operand operand(const std::string& word, const std::string& line) const {
-        const std::size_t at = word.find('@');
+        const std::size_t at = word.find_first_of("@#");
         if (at != std::string::npos)
-            return {Operand::weights, input(word.substr(0, at), line),
+            return {word[at] == '@' ? Operand::weights : Operand::entry, input(word.substr(0, at), line),
                     parsed<std::size_t>(word.substr(at + 1), line)};
+        if (word == "none")
+            return {Operand::nothing};
         if (by_name_.count(word))
-            return {Operand::rows, by_name_.at(word)};
+            return by_name_.at(word);
         return {Operand::input, input(word, line)};
     }
 
@@ -109,15 +136,15 @@ private:
             else
                 step.settings[word.substr(0, at)] = word.substr(at + 1);
         }
-        while (left >> word) {
-            step.outputs.push_back(program_.rows.size());
-            declare(declared(word, line), line);
-        }
+        while (left >> word)
+            step.outputs.push_back(word.find('[') == std::string::npos
+                                       ? declare(declared(word, line), line)
+                                       : declare(declared_table(word, line), line));
         program_.steps.push_back(std::move(step));
     }
 
     ProgramText& program_;
-    std::map<std::string, std::size_t> by_name_;
+    std::map<std::string, Operand> by_name_;
 };
 
 } // namespace
@@ -150,9 +177,12 @@ ProgramText::ProgramText(const std::string& text) {
         fail(op, "the program has ", steps.size(), " steps and ", outputs.size(),
              " outputs, expected at least one of each");
     for (std::size_t i = 0; i < outputs.size(); i++) {
-        if (rows[outputs[i]].input >= 0 || rows[outputs[i]].output >= 0)
-            fail(op, "output '", rows[outputs[i]].name, "' is an input, or given twice");
-        rows[outputs[i]].output = static_cast<int>(i);
+        const bool is_rows = outputs[i].kind == Operand::rows;
+        int& output = is_rows ? rows[outputs[i].index].output : tables[outputs[i].index].output;
+        if (output >= 0 || (is_rows && rows[outputs[i].index].input >= 0))
+            fail(op, "output '", is_rows ? rows[outputs[i].index].name : tables[outputs[i].index].name,
+                 "' is an input, or given twice");
+        output = static_cast<int>(i);
     }
     place_rows();
 }
@@ -169,11 +199,11 @@ void ProgramText::place_rows() {
     };
     std::vector<Place> places;
     for (std::size_t s = 0; s < steps.size(); s++)
-        for (const std::size_t index : steps[s].outputs) {
-            RowsOf& made = rows[index];
-            if (made.output >= 0)
+        for (const Operand& output : steps[s].outputs) {
+            if (output.kind != Operand::rows || rows[output.index].output >= 0)
                 continue;
-            const std::size_t until = std::max(last[index], s);
+            RowsOf& made = rows[output.index];
+            const std::size_t until = std::max(last[output.index], s);
             const auto fits = [&](const Place& place) {
                 return place.free_from < s && place.width == made.width;
             };

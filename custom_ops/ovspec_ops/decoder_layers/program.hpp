@@ -18,18 +18,26 @@ struct RowsOf {
     int output = -1;       // output of the operation that holds them
 };
 
-// What a step reads: rows, or another input; of weights, from some byte on.
+// What a step makes that is no rows f32: a tensor of its own type and shape. A step writes it once.
+struct TableOf {
+    std::string name, type;         // of its elements, as OpenVINO names it
+    std::vector<std::int64_t> dims; // -1: known when the step has run
+    int output = -1;                // output of the operation that holds it
+};
+
+// What a step reads or makes: rows, a table, or an input; of weights, from some byte on; of a table of
+// caches, an entry; or nothing where an operation takes a tensor of no element.
 struct Operand {
-    enum Kind { rows, input, weights } kind;
-    std::size_t index;     // of the rows, or of the input
-    std::size_t first = 0; // byte
+    enum Kind { rows, table, input, weights, entry, nothing } kind;
+    std::size_t index = 0; // of the rows, the table, or the input
+    std::size_t first = 0; // byte, or entry
 };
 
 // `outputs = name operands settings`, a line of the program.
 struct StepText {
     std::string line, name;
     std::vector<Operand> operands;
-    std::vector<std::size_t> outputs; // indices of rows
+    std::vector<Operand> outputs; // rows and tables
     std::map<std::string, std::string> settings;
 
     // Throws where the step has no such setting, or it is no number.
@@ -40,8 +48,9 @@ struct StepText {
 
 struct ProgramText {
     std::vector<RowsOf> rows;
-    std::vector<std::string> inputs;  // names of the operation's inputs, in their order
-    std::vector<std::size_t> outputs; // indices of rows
+    std::vector<TableOf> tables;
+    std::vector<std::string> inputs; // names of the operation's inputs, in their order
+    std::vector<Operand> outputs;    // rows and tables
     std::vector<StepText> steps;
     std::size_t row_floats = 0; // memory of rows, per row of the pass
 

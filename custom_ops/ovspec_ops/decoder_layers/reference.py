@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec_ops.block_select.reference import block_select
 from ovspec_ops.cache_write.reference import cache_write
+from ovspec_ops.gated_mlp.reference import activate, gated_mlp
+from ovspec_ops.gated_mlp.reference import dequantise as dequantise_mlp
+from ovspec_ops.key_summary.reference import key_summary
 from ovspec_ops.linear.layout import packed_shape
 from ovspec_ops.linear.reference import linear
+from ovspec_ops.moe.reference import dequantise as dequantise_experts
+from ovspec_ops.moe.reference import expert_budget, sparse_moe
 from ovspec_ops.verify_attention.reference import verify_attention
 from ovspec_ops.verify_attention.tables import unpack_tables
 
@@ -19,6 +26,7 @@ VERSION = "ovspec layers 1"
 Array = NDArray[Any]
 Settings = Mapping[str, str]
 Widths = Sequence[int]
+StepOf = Callable[[Sequence[Array], Settings, Widths], list[Array]]
 
 
 def rms(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
@@ -41,12 +49,29 @@ def products(operands: Sequence[Array], settings: Settings, widths: Widths) -> l
     return list(linear(x.astype(np.float32), packed, widths, fmt, groups))
 
 
+def layer_norm(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """(x - mean) / sqrt(variance + eps) * weights, for every `size` values of a row."""
+    x, data = operands
+    parts = x.astype(np.float64).reshape(len(x), -1, int(settings["size"]))
+    centred = (parts - parts.mean(axis=-1, keepdims=True)).reshape(x.shape)
+    return rms([centred, data], settings, widths)
+
+
 def rope(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
-    """x * cos + turned x * sin, for every part of a row that is as long as cos."""
-    x, cos, sin = operands
+    """x * cos + turned x * sin, for every part of a row; `size` where cos and sin hold half a part."""
+    x, *angles = operands
+    cos, sin = (np.concatenate([part, part], axis=1) if "size" in settings else part for part in angles)
     parts = x.astype(np.float64).reshape(len(x), -1, cos.shape[1])
     first, second = np.split(parts, 2, axis=-1)
     turned = np.concatenate([-second, first], axis=-1)
+    return [(parts * cos[:, None] + turned * sin[:, None]).reshape(x.shape)]
+
+
+def rope_pairs(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """The same where two neighbours turn together."""
+    x, cos, sin = operands
+    parts = x.astype(np.float64).reshape(len(x), -1, cos.shape[1])
+    turned = np.stack([-parts[..., 1::2], parts[..., ::2]], axis=-1).reshape(parts.shape)
     return [(parts * cos[:, None] + turned * sin[:, None]).reshape(x.shape)]
 
 
@@ -73,9 +98,133 @@ def attention(operands: Sequence[Array], settings: Settings, widths: Widths) -> 
     return [verify_attention(rows, keys, values, nothing, *tables_, scale=scale, **heads)]
 
 
+def _second(operands: Sequence[Array]) -> Array:
+    """Rows, or weights that are the same for all rows."""
+    x, other = operands
+    return other[: 4 * x.shape[1]].view(np.float32) if other.dtype == np.uint8 else other
+
+
 def add(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
     """a + b."""
-    return [operands[0].astype(np.float64) + operands[1]]
+    return [operands[0].astype(np.float64) + _second(operands)]
+
+
+def multiply(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """a * b."""
+    return [operands[0].astype(np.float64) * _second(operands)]
+
+
+def scale(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """x times the one value of another's row."""
+    return [operands[0].astype(np.float64) * operands[1]]
+
+
+def of_values(
+    function: Callable[[Array], Array],
+) -> Callable[[Sequence[Array], Settings, Widths], list[Array]]:
+    """A step that computes each value by itself."""
+    return lambda operands, settings, widths: [function(operands[0].astype(np.float64))]
+
+
+def softmax(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """e^x / its sum over a row."""
+    x = operands[0].astype(np.float64)
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
+    return [powers / powers.sum(axis=1, keepdims=True)]
+
+
+def normalize(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """x / its sum over a row."""
+    x = operands[0].astype(np.float64)
+    return [x / x.sum(axis=1, keepdims=True)]
+
+
+def top_k(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """The largest values of a row in descending order, and their places; the first among equals."""
+    x = operands[0].astype(np.float64)
+    places = np.argsort(-x, axis=1, kind="stable")[:, : widths[0]]
+    return [np.take_along_axis(x, places, 1), places.astype(np.int32)]
+
+
+def cut(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """Of every `size` values those from `first` on, for one output after the other."""
+    x, first = operands[0], int(settings["first"])
+    parts, found = x.reshape(len(x), -1, int(settings["size"])), list[Array]()
+    for width in widths:
+        count = width // parts.shape[1]
+        found.append(parts[..., first : first + count].reshape(len(x), width))
+        first += count
+    return found
+
+
+def concat(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """`parts` parts, each of a part of every operand."""
+    parts = [x.reshape(len(x), int(settings["parts"]), -1) for x in operands]
+    return [np.concatenate(parts, axis=-1).reshape(len(operands[0]), -1)]
+
+
+def summarise_keys(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """KeySummary, in place."""
+    keys, _, summary, *tables = operands
+    summary[...] = key_summary(keys, summary, *tables, k_size=int(settings["k_size"]))
+    return [np.zeros(1, np.int32)]
+
+
+def choose_blocks(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """BlockSelect."""
+    query, summary, _, *tables = operands
+    whole = ("kv_heads", "k_size", "sink_blocks", "local_blocks")
+    attributes: dict[str, Any] = {name: int(settings[name]) for name in whole}
+    scale_ = float(settings["scale"])
+    found = block_select(
+        query.astype(np.float32), summary, *tables, rule=settings["rule"], scale=scale_, **attributes
+    )
+    return list(found)
+
+
+def feed_forward(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """GatedMLP with rows of 16 bits."""
+    hidden, *weights, limits, row_weights = operands
+    size, matrices = hidden.shape[1], list[Array]()
+    for first, name in enumerate(("gate", "up", "down")):
+        data, scales, zeros = weights[3 * first : 3 * first + 3]
+        matrices.append(dequantise_mlp(data, scales, zeros, settings[f"{name}_format"], size, name == "down"))
+    limit = int(limits[int(settings["layer"])]) if limits.size else -1
+    of_rows = row_weights if row_weights.size else None
+    rows = hidden.astype(np.float32)
+    y, read = gated_mlp(
+        rows,
+        matrices[0],
+        matrices[1],
+        matrices[2],
+        activation=settings["activation"],
+        limit=limit,
+        row_weights=of_rows,
+    )
+    return [y, np.array([read], np.int32)]
+
+
+def limit_experts(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """ExpertBudget."""
+    indices, weights, budgets, begins, past = operands
+    limited = np.ones(len(indices), bool) if past.size == 0 else np.repeat(past >= 0, np.diff(begins))
+    budget, experts = int(budgets[int(settings["layer"])]), int(settings["experts"])
+    return list(expert_budget(indices, weights.astype(np.float32), limited, budget=budget, experts=experts))
+
+
+def experts(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """SparseMoE."""
+    hidden, indices, weights, *tensors = operands
+    size, inner = hidden.shape[1], tensors[0].shape[1]
+    gate, up, down = (
+        dequantise_experts(tensors[3 * i], tensors[3 * i + 1], tensors[3 * i + 2], inputs)
+        for i, inputs in enumerate((size, size, inner))
+    )
+    biases = tuple(tensors[9:]) or None
+    rows, shares = hidden.astype(np.float32), weights.astype(np.float32)
+    limit, alpha = float(settings["limit"]), float(settings["alpha"])
+    y, read = sparse_moe(rows, indices, shares, gate, up, down, biases=biases, limit=limit, alpha=alpha)
+    return [y, np.array([read], np.int32)]
 
 
 def silu_multiply(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
@@ -85,22 +234,44 @@ def silu_multiply(operands: Sequence[Array], settings: Settings, widths: Widths)
         return [a / (1 + np.exp(-a)) * operands[1]]
 
 
-STEPS: dict[str, Callable[[Sequence[Array], Settings, Widths], list[Array]]] = {
+STEPS: dict[str, StepOf] = {
     "rms": rms,
+    "layer_norm": layer_norm,
     "linear": products,
     "rope": rope,
+    "rope_pairs": rope_pairs,
     "cache_write": write,
+    "key_summary": summarise_keys,
+    "block_select": choose_blocks,
     "attention": attention,
     "add": add,
+    "multiply": multiply,
+    "scale": scale,
+    **{name: of_values(partial(activate, activation=name)) for name in ("silu", "gelu_tanh", "gelu_erf")},
+    "relu": of_values(lambda x: np.maximum(x, 0)),
+    "sigmoid": of_values(lambda x: np.exp(-np.logaddexp(0, -x))),
+    "tanh": of_values(np.tanh),
     "silu_multiply": silu_multiply,
+    "gated_mlp": feed_forward,
+    "softmax": softmax,
+    "top_k": top_k,
+    "normalize": normalize,
+    "expert_budget": limit_experts,
+    "experts": experts,
+    "slice": cut,
+    "concat": concat,
 }
 
 
-def decoder_layers(program: str, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of a program, f64 `[rows, width]` each; caches among the inputs are written in place."""
+def decoder_layers(program: str, inputs: Sequence[Any]) -> list[Array]:
+    """The outputs of a program, f64 `[rows, width]` each; caches among the inputs are written in place.
+
+    Args:
+        inputs: in the order of the program; in place of a table of addresses a list of caches.
+    """
     version, *lines = program.splitlines()
     assert version == VERSION
-    known: dict[str, Array] = {}
+    known: dict[str, Any] = {}
     for line in lines:
         left, _, right = line.partition(" = ")
         if line.startswith("input "):
@@ -114,11 +285,15 @@ def decoder_layers(program: str, inputs: Sequence[Array]) -> list[Array]:
             settings = dict(word.split("=") for word in words if "=" in word)
             operands = [_operand(known, word) for word in words if "=" not in word]
             outputs = [word.split(":") for word in left.split()]
-            found = STEPS[name](operands, settings, [int(width) for _, width in outputs])
+            found = STEPS[name](operands, settings, [0 if "[" in form else int(form) for _, form in outputs])
             known |= {rows: array for (rows, _), array in zip(outputs, found, strict=True)}
     raise AssertionError("the program has no line of outputs")
 
 
-def _operand(known: Mapping[str, Array], word: str) -> Array:
+def _operand(known: Mapping[str, Any], word: str) -> Array:
     name, _, first = word.partition("@")
-    return known[name][int(first) :] if first else known[name]
+    if name == "none":
+        return np.zeros(0, np.uint8)
+    table, _, entry = word.partition("#")
+    found: Array = known[table][int(entry)] if entry else known[name]
+    return found[int(first) :] if first else found

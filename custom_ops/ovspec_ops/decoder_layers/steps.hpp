@@ -14,7 +14,8 @@ namespace ovspec {
 // One pass of rows through the steps.
 struct LayersPass {
     std::size_t rows;
-    std::vector<float*> at; // of every RowsOf; `[rows, width]`
+    std::vector<float*> at;          // of every RowsOf; `[rows, width]`
+    std::vector<ov::Tensor>& tables; // of every TableOf
     const ov::TensorVector& inputs;
 };
 

@@ -1,58 +1,81 @@
 #include "key_summary/kernel.hpp"
 
 #include "common/cache_rows.hpp"
+#include "key_summary/layout.hpp"
 
 namespace ovspec::OVSPEC_ISA {
 namespace {
 
-void mean_key(const CacheView& cache, std::size_t block, std::size_t head, std::size_t tokens, float* mean) {
-    const std::size_t full = cache.size / lanes * lanes, rest = cache.size - full;
-    const float share = 1.0f / (float)tokens;
-    with_rows(cache, cache.block(block, head), [&](const auto& rows) {
-        for (std::size_t d = 0; d < full; d += lanes) {
-            Vec total = {};
-            for (std::size_t t = 0; t < tokens; t++)
-                total += value(rows.row(t), d);
-            store(mean + d, total * share);
-        }
-        if (rest == 0)
-            return;
-        Vec total = {};
-        for (std::size_t t = 0; t < tokens; t++)
-            total += value_part(rows.row(t), full, rest);
-        store_part(mean + full, total * share, rest);
-    });
-}
+constexpr float largest = 15.0f;
 
-// Element d of a token's key, or of the last `count` < lanes of them.
+// Elements d .. of a token's key, or the last `count` < lanes of them and zeros.
 template <class Rows>
 OVSPEC_INLINE Vec key_at(const Rows& rows, std::size_t t, std::size_t d, std::size_t count) {
     return count == lanes ? value(rows.row(t), d) : value_part(rows.row(t), d, count);
 }
 
-void key_range(const CacheView& cache, std::size_t block, std::size_t head, std::size_t tokens,
-               float* range) {
+struct Range {
+    float low, high, poison; // poison: 0, or NaN where a number is not finite
+};
+
+// mean[d] of the keys begin .. begin + tokens - 1.
+template <class Rows>
+OVSPEC_INLINE Range mean_key(const Rows& rows, std::size_t size, std::size_t begin, std::size_t tokens,
+                             float* mean) {
+    const float share = 1.0f / (float)tokens;
+    for (std::size_t d = 0; d < size; d += lanes) {
+        const std::size_t count = size - d < lanes ? size - d : lanes;
+        Vec total = {};
+        for (std::size_t t = begin; t < begin + tokens; t++)
+            total += key_at(rows, t, d, count);
+        store_part(mean + d, total * share, count);
+    }
+    Range range = {mean[0], mean[0], 0.0f};
+    for (std::size_t d = 0; d < size; d++) {
+        range.low = mean[d] < range.low ? mean[d] : range.low;
+        range.high = mean[d] > range.high ? mean[d] : range.high;
+        range.poison += mean[d] * 0.0f;
+    }
+    return range;
+}
+
+// values[d] and values[d + size / 2] as the halves of to[d]: the nearest of 16 numbers, ties to even.
+void pack(const float* values, std::size_t size, float low, float inverse, std::uint8_t* to) {
+    const auto number = [&](std::size_t d) {
+        const Vec rounder = splat(12582912.0f); // 1.5 * 2^23: rounds to an integer in the low bits
+        const std::size_t count = size / 2 - d % (size / 2);
+        const Vec x = (load_some(values + d, count < lanes ? count : lanes) - low) * inverse;
+        return (IVec)(x + rounder) - (IVec)rounder;
+    };
+    for (std::size_t d = 0; d < size / 2; d += lanes) {
+        const IVec both = (number(d) & 15) | (number(d + size / 2) & 15) << 4;
+        std::uint8_t bytes[lanes];
+        store_low_bytes(bytes, both);
+        __builtin_memcpy(to + d, bytes, size / 2 - d < lanes ? size / 2 - d : lanes);
+    }
+}
+
+void summarise(const CacheView& cache, std::size_t block, std::size_t head, std::size_t tokens,
+               std::uint8_t* summary) {
+    __builtin_memset(summary, 0, summary_bytes(cache.size));
+    float mean[1024]; // of the largest head
     with_rows(cache, cache.block(block, head), [&](const auto& rows) {
-        for (std::size_t d = 0; d < cache.size; d += lanes) {
-            const std::size_t count = cache.size - d < lanes ? cache.size - d : lanes;
-            Vec low = key_at(rows, 0, d, count), high = low;
-            IVec wrong = low != low;
-            for (std::size_t t = 1; t < tokens; t++) {
-                const Vec key = key_at(rows, t, d, count);
-                low = key < low ? key : low;
-                high = key > high ? key : high;
-                wrong |= key != key;
-            }
-            // Comparisons pass over NaN, which has to reach the score.
-            const Vec nan = splat(__builtin_nanf(""));
-            store_part(range + d, wrong ? nan : low, count);
-            store_part(range + cache.size + d, wrong ? nan : high, count);
+        for (std::size_t part = 0; part < summary_parts; part++) {
+            const std::size_t count = tokens_of_part(tokens, part);
+            if (count == 0)
+                return;
+            const Range range = mean_key(rows, cache.size, part * part_tokens, count, mean);
+            const float step = (range.high - range.low) / largest;
+            store_as<float>(summary + part * sizeof(float), step + range.poison);
+            store_as<float>(summary + (summary_parts + part) * sizeof(float), range.low);
+            pack(mean, cache.size, range.low, step >= 1e-37f ? 1.0f / step : 0.0f,
+                 summary + 2 * summary_parts * sizeof(float) + part * cache.size / 2);
         }
     });
 }
 
 } // namespace
 
-const SummaryKernels summary_kernels = {mean_key, key_range};
+const SummaryKernels summary_kernels = {summarise};
 
 } // namespace ovspec::OVSPEC_ISA

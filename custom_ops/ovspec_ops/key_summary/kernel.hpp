@@ -7,13 +7,11 @@
 namespace ovspec {
 
 struct SummaryKernels {
-    // mean[d] over the first `tokens` (1 .. 32) keys of `block` for one head; writes cache.size floats.
-    void (*mean_key)(const CacheView& cache, std::size_t block, std::size_t head, std::size_t tokens,
-                     float* mean);
-    // range[d] and range[cache.size + d]: the smallest and the largest value of channel d over the same keys,
-    // NaN where one of them is; writes 2 * cache.size floats.
-    void (*key_range)(const CacheView& cache, std::size_t block, std::size_t head, std::size_t tokens,
-                      float* range);
+    // Summarises the first `tokens` (1 .. 32) keys of `block` for one head; writes summary_bytes(cache.size)
+    // bytes (layout.hpp). A part without tokens is zeros; one with a key that is not finite has a scale that
+    // is no number.
+    void (*summarise)(const CacheView& cache, std::size_t block, std::size_t head, std::size_t tokens,
+                      std::uint8_t* summary);
 };
 
 OVSPEC_DECLARE_KERNELS(SummaryKernels, summary_kernels)

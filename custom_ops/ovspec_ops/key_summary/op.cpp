@@ -5,6 +5,7 @@
 #include "common/parallel.hpp"
 #include "common/tensors.hpp"
 #include "key_summary/kernel.hpp"
+#include "key_summary/layout.hpp"
 
 namespace ovspec {
 namespace {
@@ -29,18 +30,14 @@ struct WrittenBlock {
 
 } // namespace
 
-std::int64_t summary_rows(const char* op, const std::string& summary) {
-    return choice_of<std::int64_t>(op, "summary", summary, {{"mean", 1}, {"min_max", 2}});
-}
-
 void KeySummary::validate_and_infer_types() {
     check_kv_heads(name, attributes_.kv_heads);
     check_head_size(name, "k_size", attributes_.k_size);
     check_input_count(*this, input_count);
     check_cache_input(*this, key_cache, "key_cache", attributes_.kv_heads, attributes_.k_size);
     check_input(*this, attention, "attention", ov::element::f32, {-1, -1});
-    const std::int64_t size = summary_rows(name, attributes_.summary) * attributes_.k_size;
-    check_input(*this, key_summary, "key_summary", ov::element::f32, {-1, attributes_.kv_heads, size});
+    const auto size = static_cast<std::int64_t>(summary_bytes(static_cast<std::size_t>(attributes_.k_size)));
+    check_input(*this, key_summary, "key_summary", ov::element::u8, {-1, attributes_.kv_heads, size});
     check_input(*this, past_lens, "past_lens", ov::element::i32, {-1});
     check_input(*this, subsequence_begins, "subsequence_begins", ov::element::i32, {-1});
     check_input(*this, block_indices, "block_indices", ov::element::i32, {-1});
@@ -51,13 +48,12 @@ void KeySummary::validate_and_infer_types() {
 void KeySummary::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     const CacheView cache =
         view_cache(name, "key_cache", inputs[key_cache], attributes_.kv_heads, attributes_.k_size);
-    const std::size_t summary_size =
-        static_cast<std::size_t>(summary_rows(name, attributes_.summary)) * cache.size;
-    const ov::Shape summary_shape{cache.blocks, cache.heads, summary_size};
+    const std::size_t bytes = summary_bytes(cache.size);
+    const ov::Shape summary_shape{cache.blocks, cache.heads, bytes};
     if (inputs[key_summary].get_shape() != summary_shape)
         fail(name, "key_summary holds ", inputs[key_summary].get_size(),
-             " values, expected [blocks of key_cache, kv_heads, values of a ", attributes_.summary,
-             " summary] = [", cache.blocks, ", ", cache.heads, ", ", summary_size, "]");
+             " values, expected [blocks of key_cache, kv_heads, bytes of a summary] = [", cache.blocks, ", ",
+             cache.heads, ", ", bytes, "]");
     check_tensor(name, inputs, attention, "attention", ov::element::f32, {-1, -1});
     // Of a layer that the pass leaves out: it has written no keys.
     if (inputs[attention].get_shape()[0] == 0) {
@@ -83,15 +79,14 @@ void KeySummary::compute(ov::TensorVector& outputs, const ov::TensorVector& inpu
     }
 
     // The summary is a buffer that the pass updates in place, as the stock node does with the caches.
-    float* summary = const_cast<float*>(inputs[key_summary].data<const float>());
+    std::uint8_t* summary = const_cast<std::uint8_t*>(inputs[key_summary].data<const std::uint8_t>());
     const SummaryKernels& kernels = OVSPEC_KERNELS(summary_kernels);
-    const auto summarise = attributes_.summary == "mean" ? kernels.mean_key : kernels.key_range;
     const std::size_t items = written->size() * cache.heads;
     parallel_items(items, items * block_size * cache.size, [&](std::size_t item) {
         const WrittenBlock& block = (*written)[item / cache.heads];
         const std::size_t head = item % cache.heads;
-        summarise(cache, block.block, head, block.tokens,
-                  summary + (block.block * cache.heads + head) * summary_size);
+        kernels.summarise(cache, block.block, head, block.tokens,
+                          summary + (block.block * cache.heads + head) * bytes);
     });
     outputs[0].set_shape({1});
     outputs[0].data<std::int32_t>()[0] = 0;

@@ -1,4 +1,4 @@
-"""NumPy reference of KeySummary, in f64."""
+"""NumPy reference of KeySummary: what is kept of a block's keys, as numbers."""
 
 from __future__ import annotations
 
@@ -9,37 +9,72 @@ from numpy.typing import NDArray
 
 from ovspec_ops.common.cache_layout import BLOCK_SIZE, decode_block
 
+PART_TOKENS = 8
+PARTS = BLOCK_SIZE // PART_TOKENS
+"""Means of a block, of 8 tokens each. As in layout.hpp."""
+_LARGEST = 15  # of 4 bits
 
-def summarise(block: NDArray[Any], tokens: int, k_size: int, summary: str) -> NDArray[np.float64]:
+
+def summary_bytes(k_size: int) -> int:
+    """Bytes of a block's summary, per KV head."""
+    return PARTS * (8 + k_size // 2)
+
+
+def tokens_of_parts(tokens: int) -> NDArray[np.int64]:
+    """How many of a block's first `tokens` each part has, `[parts]`."""
+    return np.clip(tokens - PART_TOKENS * np.arange(PARTS), 0, PART_TOKENS)
+
+
+def summarise(block: NDArray[Any], tokens: int, k_size: int) -> NDArray[np.uint8]:
     """Summary of the first keys of `block` `[kv_heads, rows of a block, row]`.
 
-    Returns `[kv_heads, k_size]`, the mean, or `[kv_heads, 2 * k_size]`, minima, then maxima.
+    The mean key of each part, rounded to 16 numbers between its smallest and its largest channel. Returns
+    u8 `[kv_heads, summary_bytes]`: the parts' scales and zero points, f32, then their numbers; byte d of a
+    part holds channel d in its lower half and channel d + k_size / 2 in its upper one.
     """
-    keys = decode_block(block, k_size)[:, :tokens]
-    if summary == "mean":
-        return np.asarray(keys.mean(axis=1))
-    return np.concatenate([keys.min(axis=1), keys.max(axis=1)], axis=-1)
+    keys, heads = decode_block(block, k_size), len(block)
+    scales, zeros = np.zeros((2, heads, PARTS), np.float32)
+    numbers = np.zeros((heads, PARTS, k_size), np.uint8)
+    for part, count in enumerate(tokens_of_parts(tokens).tolist()):
+        if count == 0:
+            continue
+        begin = part * PART_TOKENS
+        mean = keys[:, begin : begin + count].mean(axis=1, dtype=np.float64).astype(np.float32)
+        zeros[:, part] = mean.min(axis=1)
+        scales[:, part] = (mean.max(axis=1) - zeros[:, part]) / np.float32(_LARGEST)
+        steps = np.where(scales[:, part] >= 1e-37, scales[:, part], np.inf)[:, None]
+        with np.errstate(invalid="ignore"):
+            numbers[:, part] = np.rint((mean - zeros[:, part, None]) / steps)
+    packed = numbers[..., : k_size // 2] | numbers[..., k_size // 2 :] << 4
+    parts = [scales.view(np.uint8), zeros.view(np.uint8), packed.reshape(heads, -1)]
+    return np.asarray(np.concatenate(parts, axis=1))
+
+
+def means(summary: NDArray[np.uint8], k_size: int) -> NDArray[np.float64]:
+    """The parts' mean keys, `[.., parts, k_size]`, of summaries `[.., summary_bytes]`."""
+    floats = np.ascontiguousarray(summary[..., : PARTS * 8]).view(np.float32).astype(np.float64)
+    scales, zeros = floats[..., :PARTS, None], floats[..., PARTS:, None]
+    packed = summary[..., PARTS * 8 :].reshape(*summary.shape[:-1], PARTS, k_size // 2)
+    return np.asarray(np.concatenate([packed & 15, packed >> 4], axis=-1) * scales + zeros)
 
 
 def key_summary(
     key_cache: NDArray[Any],
-    key_summary: NDArray[np.float32],
+    key_summary: NDArray[np.uint8],
     past_lens: NDArray[np.int32],
     subsequence_begins: NDArray[np.int32],
     block_indices: NDArray[np.int32],
     block_indices_begins: NDArray[np.int32],
     *,
     k_size: int,
-    summary: str = "mean",
-) -> NDArray[np.float64]:
+) -> NDArray[np.uint8]:
     """`key_summary` after a pass: anew for the blocks that the pass wrote; shapes as in README.md."""
-    out = key_summary.astype(np.float64)
+    out = np.array(key_summary)
     for s, past in enumerate(past_lens.tolist()):
         total = past + int(subsequence_begins[s + 1] - subsequence_begins[s])
         table = block_indices[block_indices_begins[s] : block_indices_begins[s + 1]].tolist()
         if total == past:
             continue
         for b in range(past // BLOCK_SIZE, (total - 1) // BLOCK_SIZE + 1):
-            tokens = min(BLOCK_SIZE, total - b * BLOCK_SIZE)
-            out[table[b]] = summarise(key_cache[table[b]], tokens, k_size, summary)
+            out[table[b]] = summarise(key_cache[table[b]], min(BLOCK_SIZE, total - b * BLOCK_SIZE), k_size)
     return out

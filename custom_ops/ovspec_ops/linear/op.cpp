@@ -35,12 +35,12 @@ LinearWeights Linear::describe(std::size_t inputs) const {
                                         {"bf16", WeightFormat::bf16}});
     if (inputs == 0 || inputs > most_inputs)
         fail(name, "rows have ", inputs, " values, expected 1 to ", most_inputs);
-    const bool fits = a.groups == 1 || (a.groups > 1 && w.format == WeightFormat::u4 &&
-                                        a.groups <= static_cast<std::int64_t>(inputs) &&
-                                        inputs % (8 * static_cast<std::size_t>(a.groups)) == 0);
+    const bool fits =
+        a.groups == 1 || (a.groups > 1 && w.integers() && a.groups <= static_cast<std::int64_t>(inputs) &&
+                          inputs % (8 * static_cast<std::size_t>(a.groups)) == 0);
     if (!fits)
         fail(name, "attribute groups is ", a.groups, " for rows of ", inputs, " values in ", a.format,
-             ", expected 1, or with u4 a number that makes groups of a multiple of 8");
+             ", expected 1, or with u8 and u4 a number that makes groups of a multiple of 8");
     check_row_bits(w.format, a.row_bits);
     w.inputs = inputs;
     w.groups = static_cast<std::size_t>(a.groups);

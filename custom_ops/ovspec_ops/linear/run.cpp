@@ -9,7 +9,8 @@ namespace ovspec {
 namespace {
 
 // Tasks per thread, if there are enough panels: several, so that the threads finish at about the same time.
-constexpr std::size_t tasks_of_thread = 4;
+// In a team a task costs some 20 ns.
+constexpr std::size_t tasks_of_thread = 4, tasks_of_member = 8;
 // Rows that are computed together: their weights are read once, and up to about 4,000 inputs their digits fit
 // in the L2 cache.
 constexpr std::size_t round_rows = 256;
@@ -21,7 +22,8 @@ constexpr std::size_t wave_rounds = 4;
 // that the packed rows are read less often. What one thread does alone needs no small tasks: one row times 8
 // panels of 256 inputs takes 2.0 us panel by panel, and 1.4 us in fours.
 std::size_t panels_of_task(std::size_t panels, std::size_t rows, std::size_t work) {
-    const std::size_t tasks = runs_alone(work) ? 1 : tasks_of_thread * threads_here();
+    const std::size_t tasks =
+        runs_alone(work) ? 1 : (Team::here() ? tasks_of_member : tasks_of_thread) * threads_here();
     return std::clamp<std::size_t>(panels / tasks, 1, rows == 1 || rows > block_rows ? most_panels : 2);
 }
 

@@ -83,10 +83,11 @@ OVSPEC_INLINE void widen(const std::uint8_t* from, std::size_t bytes, std::uint8
 // Weights of one group as bytes: where they are, or in `widened`.
 template <WeightFormat format>
 OVSPEC_INLINE const std::uint8_t* bytes_of(const Panel& panel, std::size_t group, std::uint8_t* widened) {
+    const std::size_t bytes = panel.inputs * panels::input_bytes(format);
+    const std::uint8_t* held = panel.data + group * bytes;
     if constexpr (format == WeightFormat::u8)
-        return panel.data;
-    const std::size_t bytes = panel.inputs * panel_width / 2;
-    widen(panel.data + group * bytes, bytes, widened);
+        return held;
+    widen(held, bytes, widened);
     return widened;
 }
 
@@ -206,9 +207,9 @@ __attribute__((noinline)) void panel_of(const Panel& panel, const PackedRows& ro
                 split_products(weights, slabs, layout, digits, meanwhile, products[turn % 2]);
             meanwhile.from += slabs * meanwhile.step;
             const std::size_t following = (g + 1) % panel.groups;
-            if (format == WeightFormat::u4)
-                next = row == 0 && following != 0 ? bytes_of<format>(panel, following, bytes_at(following))
-                                                  : bytes_at(following);
+            const bool widened_before = format == WeightFormat::u4 && (row != 0 || following == 0);
+            next = widened_before ? bytes_at(following)
+                                  : bytes_of<format>(panel, following, bytes_at(following));
             if (turn > 0)
                 finish<format>(panel, rows, before, products[(turn - 1) % 2], target, sums);
             before = {g, row};

@@ -1,6 +1,7 @@
 #include "verify_attention/op.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -33,22 +34,41 @@ struct alignas(64) Worker {
     VerifyScratch scratch;
 };
 
-struct Workspace {
-    VerifyPlan plan;
-    std::vector<std::unique_ptr<Worker>> workers;
+// Copies the values of a tensor i32; whether they were others.
+bool renew(std::vector<std::int32_t>& copy, const ov::Tensor& tensor) {
+    const std::size_t size = tensor.get_size();
+    const std::int32_t* data = size ? tensor.data<const std::int32_t>() : nullptr;
+    if (copy.size() == size && std::equal(copy.begin(), copy.end(), data))
+        return false;
+    copy.assign(data, data + size);
+    return true;
+}
+
+// What a plan is made of. It points into these tables, not into a call's, so that the next call with the same
+// has it as it is: mostly the next layer of the pass.
+struct PlanSource {
+    std::vector<std::int32_t> tables, selected, counts;
+    std::array<std::size_t, 11> sizes{};
 };
 
+struct Workspace {
+    PlanSource source;
+    VerifyPlan plan;
+    std::vector<std::unique_ptr<Worker>> workers;
+
+    void build_plan(const VerifyCall& call, const VerifyKernels& kernels, const AttentionCall& given);
+};
+
+// Of tensors that are not empty.
 Selection view_selection(const ov::Tensor& blocks, const ov::Tensor& counts, std::size_t kv_heads,
-                         const Sequences& sequences) {
-    if (counts.get_size() == 0)
-        return {nullptr, nullptr, 0};
+                         const Sequences& sequences, const PlanSource& source) {
     if (counts.get_shape() != ov::Shape{kv_heads, sequences.count})
         fail(name, "selected_counts holds ", counts.get_size(), " values, expected [", kv_heads, ", ",
              sequences.count, "], or none for dense");
     if (blocks.get_shape() != ov::Shape{kv_heads, sequences.table_size})
         fail(name, "selected_blocks holds ", blocks.get_size(), " values, expected [", kv_heads, ", ",
              sequences.table_size, "]: a column per entry of verify_block_indices");
-    return {blocks.data<const std::int32_t>(), counts.data<const std::int32_t>(), sequences.table_size};
+    return {source.selected.data(), source.counts.data(), sequences.table_size};
 }
 
 void check_optional(const char* what, std::size_t size, std::size_t expected, const char* absent) {
@@ -63,11 +83,11 @@ void check_types(const ov::element::Type& keys, const ov::element::Type& values)
 }
 
 // `verify_tables` of a pass of so many rows.
-Sequences view_tables(const ov::Tensor& tensor, std::size_t rows, Parents& parents) {
+Sequences view_tables(const std::vector<std::int32_t>& tables, std::size_t rows, Parents& parents) {
     constexpr std::size_t lengths = 2;
-    const std::size_t size = tensor.get_size();
-    const std::int32_t* data = size < lengths ? nullptr : tensor.data<const std::int32_t>();
-    if (!data || data[0] < 0 || data[1] < 0 ||
+    const std::size_t size = tables.size();
+    const std::int32_t* data = tables.data();
+    if (size < lengths || data[0] < 0 || data[1] < 0 ||
         size < lengths + 3 * static_cast<std::size_t>(data[0]) + 2 + static_cast<std::size_t>(data[1]))
         fail(name, "verify_tables holds ", size,
              " values, fewer than the tables whose lengths it begins with");
@@ -82,6 +102,42 @@ Sequences view_tables(const ov::Tensor& tensor, std::size_t rows, Parents& paren
     const std::size_t table_size = size - static_cast<std::size_t>(blocks - data);
     return {name,         "verify_past_lens", "verify_block_indices", rows, count, begins, past, blocks,
             block_begins, table_size};
+}
+
+void Workspace::build_plan(const VerifyCall& call, const VerifyKernels& kernels, const AttentionCall& given) {
+    const bool selects = given.selected_counts && given.selected_counts->get_size() != 0;
+    const auto format = [](const CacheView& cache) { return static_cast<std::size_t>(cache.format); };
+    const std::array<std::size_t, 11> sizes{given.rows,
+                                            call.keys.heads,
+                                            call.group,
+                                            call.keys.size,
+                                            call.values.size,
+                                            format(call.keys),
+                                            format(call.values),
+                                            std::min(call.keys.blocks, call.values.blocks),
+                                            static_cast<std::size_t>(call.window),
+                                            threads_here(),
+                                            static_cast<std::size_t>(active_isa())};
+    bool others = renew(source.tables, *given.tables) || sizes != source.sizes;
+    if (selects) {
+        others |= renew(source.selected, *given.selected_blocks);
+        others |= renew(source.counts, *given.selected_counts);
+    } else {
+        others |= !source.counts.empty();
+        source.selected.clear();
+        source.counts.clear();
+    }
+    if (!others)
+        return;
+    source.sizes.fill(0); // until the plan is made
+    Parents tree = nullptr;
+    const Sequences sequences = view_tables(source.tables, given.rows, tree);
+    Selection selection{};
+    if (selects)
+        selection = view_selection(*given.selected_blocks, *given.selected_counts, call.keys.heads, sequences,
+                                   source);
+    plan.build(call, kernels, sequences, selection, tree, threads_here());
+    source.sizes = sizes;
 }
 
 void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kernels,
@@ -168,45 +224,55 @@ void VerifyAttention::validate_and_infer_types() {
 }
 
 void VerifyAttention::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    const auto& a = attributes_;
     check_tensor(name, inputs, query, "query", ov::element::f32, {-1, -1});
-    const ov::Shape& rows = inputs[query].get_shape();
     check_types(inputs[key_cache].get_element_type(), inputs[value_cache].get_element_type());
-    VerifyCall call{};
-    call.keys = view_cache(name, "key_cache", inputs[key_cache], attributes_.kv_heads, attributes_.k_size);
-    call.values =
-        view_cache(name, "value_cache", inputs[value_cache], attributes_.kv_heads, attributes_.v_size);
-    call.group = rows[1] / (call.keys.heads * call.keys.size);
-    call.scale = attributes_.scale;
-    call.window = static_cast<std::int32_t>(attributes_.sliding_window);
-    const ov::Shape out_shape{rows[0], call.keys.heads * call.group * call.values.size};
-    if (call.group == 0 || rows[1] % (call.keys.heads * call.keys.size) != 0)
-        fail(name, "query has rows of ", rows[1], " values, expected a multiple of kv_heads * k_size");
+    const ov::Shape& rows = inputs[query].get_shape();
+    AttentionCall call{};
+    call.rows = rows[0];
+    call.width = rows[1];
+    call.query = inputs[query].data<const float>();
+    call.keys = view_cache(name, "key_cache", inputs[key_cache], a.kv_heads, a.k_size);
+    call.values = view_cache(name, "value_cache", inputs[value_cache], a.kv_heads, a.v_size);
+    call.tables = &inputs[tables];
+    if (inputs.size() == most_inputs) {
+        call.selected_blocks = &inputs[selected_blocks];
+        call.selected_counts = &inputs[selected_counts];
+        call.sinks = &inputs[sinks];
+    }
+    const ov::Shape out_shape{rows[0], rows[1] / call.keys.size * call.values.size};
     check_tensor(name, inputs, attention, "attention", ov::element::f32, {-1, -1});
     const ov::Shape& given = inputs[attention].get_shape();
     if (given != out_shape && given != ov::Shape{rows[0], 0})
         fail(name, "attention holds ", inputs[attention].get_size(), " values, expected [", out_shape[0],
              ", ", out_shape[1], "], or no column");
-    if (rows[0] == 0) { // of a layer that the pass leaves out; its tables are those of the other layers
-        outputs[0].set_shape(out_shape);
-        return;
-    }
-    Parents tree = nullptr;
-    const Sequences sequences = view_tables(inputs[tables], rows[0], tree);
-    Selection selection{};
-    if (inputs.size() == most_inputs) {
-        selection =
-            view_selection(inputs[selected_blocks], inputs[selected_counts], call.keys.heads, sequences);
-        check_optional("sinks", inputs[sinks].get_size(), call.keys.heads * call.group, "no sink");
-        call.sinks = inputs[sinks].get_size() ? inputs[sinks].data<const float>() : nullptr;
-    }
+    call.attention = given[1] == 0 ? nullptr : inputs[attention].data<const float>();
+    outputs[0].set_shape(out_shape);
+    call.output = outputs[0].data<float>();
+    attend(call);
+}
 
+void VerifyAttention::attend(const AttentionCall& given) const {
+    VerifyCall call{};
+    call.keys = given.keys;
+    call.values = given.values;
+    call.group = given.width / (call.keys.heads * call.keys.size);
+    call.scale = attributes_.scale;
+    call.window = static_cast<std::int32_t>(attributes_.sliding_window);
+    if (call.group == 0 || given.width % (call.keys.heads * call.keys.size) != 0)
+        fail(name, "query has rows of ", given.width, " values, expected a multiple of kv_heads * k_size");
+    if (given.rows == 0) // of a layer that the pass leaves out; its tables are those of the other layers
+        return;
+    if (given.sinks) {
+        check_optional("sinks", given.sinks->get_size(), call.keys.heads * call.group, "no sink");
+        call.sinks = given.sinks->get_size() ? given.sinks->data<const float>() : nullptr;
+    }
     const VerifyKernels& kernels = OVSPEC_KERNELS(verify_kernels);
     auto workspace = Pool<Workspace>::take();
-    workspace->plan.build(call, kernels, sequences, selection, tree, threads_here());
-    outputs[0].set_shape(out_shape);
-    call.query = inputs[query].data<const float>();
-    call.output = outputs[0].data<float>();
-    run(*workspace, call, kernels, given[1] == 0 ? nullptr : inputs[attention].data<const float>());
+    workspace->build_plan(call, kernels, given);
+    call.query = given.query;
+    call.output = given.output;
+    run(*workspace, call, kernels, given.attention);
 }
 
 } // namespace ovspec

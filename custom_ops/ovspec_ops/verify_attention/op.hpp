@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "common/cache_view.hpp"
 #include "common/operation.hpp"
 
 namespace ovspec {
@@ -23,12 +24,24 @@ struct VerifyAttentionAttributes {
     }
 };
 
+// What one call reads and writes.
+struct AttentionCall {
+    std::size_t rows, width; // of `query`
+    const float* query;
+    CacheView keys, values;
+    const ov::Tensor* tables;
+    const ov::Tensor *selected_blocks, *selected_counts, *sinks; // null: none of the three
+    const float* attention; // rows of sequences that take no part; null: zeros
+    float* output;          // `[rows, heads * v_size]`
+};
+
 class VerifyAttention : public Operation<VerifyAttention, VerifyAttentionAttributes> {
 public:
     OPENVINO_OP("VerifyAttention", "ovspec");
 
     void validate_and_infer_types() override;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
+    void attend(const AttentionCall& call) const;
 };
 
 } // namespace ovspec

@@ -5,21 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-#: In the tables of one sequence that is a chain: the tokens before its rows, the end of its block table, and
-#: where that begins.
-PAST_LEN, TABLE_END, TABLE = 4, 6, 7
 _NO_PARENTS = np.zeros(0, np.int32)
-
-
-def one_chain(rows: int, past: int = 0, blocks: int = 0) -> list[int]:
-    """What stands in the tables of one sequence before its block table of so many blocks."""
-    return [1, 0, 0, rows, past, 0, blocks]
-
-
-def tables_length(sequences: int, blocks: int) -> int:
-    """Values of `pack_tables` of chains, with so many entries of `verify_block_indices` together."""
-    sizes = (sequences + 1, sequences, blocks, sequences + 1)
-    return len(pack_tables(*(np.zeros(size, np.int32) for size in sizes)))
 
 
 def pack_tables(

@@ -72,7 +72,8 @@ class ClusterEngine:
         answered, before = list[int](), RequestMetrics()
         for _ in range(_MOST_TRIES):
             # What a pass cost is counted where it runs.
-            sent = replace(request, answered=answered, metrics=RawPerfMetrics())
+            asked = None if answered else request.prompt_logprobs  # they come before the first token
+            sent = replace(request, answered=answered, metrics=RawPerfMetrics(), prompt_logprobs=asked)
             stream = self._handle.answer.remote(sent)
             metrics = before
             try:

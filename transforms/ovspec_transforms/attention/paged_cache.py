@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from openvino._offline_transformations import paged_attention_transformation
 
 from ovspec_transforms.attention.attention_mask import biased_attention
-from ovspec_transforms.attention.rope_positions import read_positions
+from ovspec_transforms.attention.rope_positions import join_positions, read_positions
 from ovspec_transforms.errors import last_line
 from ovspec_transforms.graph import PAGED_ATTENTION, evaluate, nodes_of_type, source_node
 from ovspec_transforms.report import PassReport
@@ -46,6 +46,7 @@ def to_paged(model: ov.Model) -> PassReport:
     except RuntimeError as error:
         refused = f"the stock paged attention pass refuses this model: {last_line(error)}"
         raise (lost if biased else ValueError(refused)) from error
+    join_positions(model)
     layers = nodes_of_type(model, PAGED_ATTENTION)
     if not layers:
         raise ValueError("to_paged found no attention over a KV state: the model is no decoder with a cache")

@@ -1,4 +1,4 @@
-"""Block selection with stock operations only: anchors hand stock PagedAttention shortened block tables."""
+"""The paper's rule with stock operations: anchors hand stock PagedAttention shortened block tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from ovspec_transforms.attention.paged_cache import (
     paged_layers,
 )
 from ovspec_transforms.attention.select_blocks import SELECTED_COUNTS, VERIFY_COVERAGE
-from ovspec_transforms.attention.selection import Selection
 from ovspec_transforms.attention.stock_scores import StockScores
 from ovspec_transforms.graph import add_output, add_parameter, f32, find_parameter, i32, i64
 from ovspec_transforms.report import PassReport
@@ -34,16 +33,13 @@ class _SelectBlocksStock:
         model: ov.Model,
         layers: Sequence[PagedLayer],
         anchors: tuple[int, ...],
-        selection: Selection,
         block_size: int,
         covers: bool,
     ) -> None:
         self._model, self._layers, self._anchors = model, layers, anchors
-        self._selection, self._block_size = selection, block_size
+        self._block_size = block_size
         self._counts: dict[int, ov.Node] = {}
-        self._scores = StockScores(
-            model, selection, block_size, [layer for layer in layers if layer.index in anchors]
-        )
+        self._scores = StockScores(model, block_size, [layer for layer in layers if layer.index in anchors])
         self._tables = self._input("select_tables", 2)
         self._ranks = self._input("select_ranks", 1)
         if covers:
@@ -56,10 +52,6 @@ class _SelectBlocksStock:
 
     def _input(self, name: str, rank: int, dtype: ov.Type = ov.Type.i32) -> ov.Node:
         return add_parameter(self._model, name, [-1] * rank, dtype)
-
-    def _of_anchor(self, name: str, layer: PagedLayer, rank: int) -> ov.Node:
-        """An input of all anchors, or of one where their lists outlive the pass and so differ before it."""
-        return self._input(f"{name}.{layer.index}" if self._selection.remembers else name, rank)
 
     def run(self) -> PassReport:
         """Rewire all layers, and add the outputs that `select_blocks_stock` names."""
@@ -79,23 +71,21 @@ class _SelectBlocksStock:
         return PassReport("SelectBlocksStock", tuple(layer.name for layer in self._layers))
 
     def _shorten(self, layer: PagedLayer) -> dict[int, ov.Node]:
-        always = self._of_anchor("select_always", layer, 2)
+        always = self._input("select_always", 2)
         scores = self._scores.of(layer)
         order = self._ranked(always, scores)
-        if self._selection.remembers:
-            add_output(self._model, order, f"chosen_blocks.{layer.index}")
         # Beside the ranked blocks of a sequence all of its blocks: those that stay are taken from there.
         ranked = ops.gather_elements(self._tables, order, 1)
         blocks = ops.reshape(ops.concat([ranked, self._tables], 1), i64([-1]), False)
         if not self._covers:
-            places = self._of_anchor("select_places", layer, 2)
+            places = self._input("select_places", 2)
             return {
                 BLOCK_INDICES: ops.reshape(ops.gather(blocks, places, i64(0)), i64([-1]), False),
-                BLOCK_INDICES_BEGINS: self._of_anchor("select_begins", layer, 1),
-                PAST_LENS: self._of_anchor("select_past_lens", layer, 1),
-                MAX_CONTEXT_LEN: self._of_anchor("select_max_context_len", layer, 0),
+                BLOCK_INDICES_BEGINS: self._input("select_begins", 1),
+                PAST_LENS: self._input("select_past_lens", 1),
+                MAX_CONTEXT_LEN: self._input("select_max_context_len", 0),
             }
-        limits = ops.unsqueeze(self._of_anchor("select_limits", layer, 1), i64(1))
+        limits = ops.unsqueeze(self._input("select_limits", 1), i64(1))
         taken = ops.less(ops.unsqueeze(self._ranks, i64(0)), limits)
         taken = ops.convert(ops.logical_and(taken, self._uncovered(layer, always, scores, order)), "i32")
         return self._counted(layer, blocks, ops.concat([taken, ops.maximum(always, i32(0))], 1))
@@ -172,7 +162,6 @@ def stock_anchors(model: ov.Model, anchor_layers: Sequence[int] | None = None) -
 def select_blocks_stock(
     model: ov.Model,
     anchor_layers: Sequence[int] | None = None,
-    selection: Selection | None = None,
     block_size: int = 32,
     covers: bool = True,
 ) -> PassReport:
@@ -188,7 +177,7 @@ def select_blocks_stock(
 
     * `select_tables` i32 `[sequences, blocks]`: physical blocks, padded with 0;
     * `select_always` i32 `[sequences, blocks]`: 1 keeps a block, 0 lets it score, -1 pads;
-    * `select_queries` i32 `[sequences, queries]`: rows to score with, padded with one of them;
+    * `select_queries` i32 `[sequences, 1]`: the row to score with;
     * `select_ranks` i32 `[ranked]`: 0, 1, ..; so many blocks are ranked in every sequence, at most all;
     * `select_sources` i32 `[sequences, blocks]`: the block's own number or, for those that the pass writes,
       its place in `summary_tokens` plus the number of blocks;
@@ -205,22 +194,16 @@ def select_blocks_stock(
 
     With `covers` the graph computes these: from `select_limits` i32 `[sequences]`, blocks to keep beside
     those that always stay; `select_whole` i32 `[sequences]`, blocks of the whole table; `select_tokens` f32
-    `[sequences, blocks]`, tokens of a block after the pass, padded with 0; `verify_coverage` f32
+    `[sequences, blocks]`, tokens of a block before the pass, padded with 0; `verify_coverage` f32
     `[sequences]`.
 
-    Where lists outlive their pass, `select_always` holds the blocks of the list that is used again. It and
-    the inputs of the two paragraphs before, but for `select_whole`, `select_tokens` and `verify_coverage`,
-    are then one for each anchor, with its number behind a dot.
-
     Outputs: `new_summary` f32 `[written, values]` and `new_keys` f32 `[held, 1, values]`, of all anchors side
-    by side; with `covers` `selected_counts` i32 `[sparse layers, 1, sequences]`, all blocks where a sequence
-    does not select; where lists outlive their pass, per anchor N `chosen_blocks.N` i32 `[sequences, ranked]`.
+    by side; with `covers` `selected_counts` i32 `[sparse layers, 1, sequences]`, all blocks where a
+    sequence does not select.
 
     Args:
         model: a model after `to_paged`.
         anchor_layers: layers that select for themselves; `None` takes `default_anchor_layers`.
-        selection: what they go by; `None` takes the defaults. The query's rows and the blocks at both ends
-            are up to the host.
         block_size: tokens per cache block on the device.
         covers: whether a coverage may limit the lists.
 
@@ -229,4 +212,4 @@ def select_blocks_stock(
     """
     layers = stock_selecting_layers(model)
     anchors = tuple(dict.fromkeys(stock_anchors(model, anchor_layers)))
-    return _SelectBlocksStock(model, layers, anchors, selection or Selection(), block_size, covers).run()
+    return _SelectBlocksStock(model, layers, anchors, block_size, covers).run()

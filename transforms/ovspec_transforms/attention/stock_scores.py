@@ -8,8 +8,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 from ovspec_transforms.attention.paged_cache import KEY, QUERY, PagedLayer
-from ovspec_transforms.attention.selection import Selection
-from ovspec_transforms.graph import add_output, add_parameter, f32, i64
+from ovspec_transforms.graph import add_output, add_parameter, i64
 
 
 class StockScores:
@@ -22,31 +21,23 @@ class StockScores:
         anchors: the layers that select, ascending.
     """
 
-    def __init__(
-        self, model: ov.Model, selection: Selection, block_size: int, anchors: Sequence[PagedLayer]
-    ) -> None:
+    def __init__(self, model: ov.Model, block_size: int, anchors: Sequence[PagedLayer]) -> None:
         self._model = model
-        self._selection = selection
         self._block_size = block_size
         self._tables = add_parameter(model, "select_tables", [-1, -1], ov.Type.i32)
-        self._queries = add_parameter(model, "select_queries", [-1, -1], ov.Type.i32)
+        self._queries = add_parameter(model, "select_queries", [-1, 1], ov.Type.i32)
         self._sources = add_parameter(model, "select_sources", [-1, -1], ov.Type.i32)
         self._written = add_parameter(model, "summary_tokens", [-1, block_size], ov.Type.i32)
         self._held_rows = add_parameter(model, "held_rows", [-1, 1], ov.Type.i32)
-        self._weights = (
-            add_parameter(model, "summary_weights", [-1, block_size], ov.Type.f32)
-            if selection.summary == "mean"
-            else None
-        )
+        self._weights = add_parameter(model, "summary_weights", [-1, block_size], ov.Type.f32)
         numbers = [layer.index for layer in anchors]
         widths = [layer.num_kv_heads * layer.key_head_size for layer in anchors]
-        sizes = [layer.num_kv_heads * selection.summary_size(layer.key_head_size) for layer in anchors]
         held = add_parameter(model, "held_keys", [-1, sum(widths)], ov.Type.f32)
-        summary = add_parameter(model, "key_summary.all", [-1, sum(sizes)], ov.Type.f32)
+        summary = add_parameter(model, "key_summary.all", [-1, sum(widths)], ov.Type.f32)
         self._held = dict(zip(numbers, _split(held, 1, widths), strict=True))
         # [sequences, blocks, values of all anchors]
         old = ops.gather(summary, self._tables, i64(0))
-        self._old = dict(zip(numbers, _split(old, 2, sizes), strict=True))
+        self._old = dict(zip(numbers, _split(old, 2, widths), strict=True))
         self._new_keys: list[ov.Node] = []
         self._new_summaries: list[ov.Node] = []
 
@@ -54,12 +45,12 @@ class StockScores:
         """Scores f32 `[sequences, kv_heads, blocks]`."""
         new = self._summarise(layer)
         query = self._query(layer)
-        # [sequences, kv_heads, queries, blocks]
-        split = i64([0, 0, layer.num_kv_heads, self._selection.summary_size(layer.key_head_size)])
+        # [sequences, kv_heads, 1, blocks]
+        split = i64([0, 0, layer.num_kv_heads, layer.key_head_size])
         old = ops.transpose(ops.reshape(self._old[layer.index], split, True), i64([0, 2, 1, 3]))
         of_old = ops.matmul(query, old, False, True)
         of_new = ops.matmul(query, ops.transpose(new, i64([1, 0, 2])), False, True)
-        scores = ops.reduce_max(ops.concat([of_old, of_new], 3), i64([2]))
+        scores = ops.squeeze(ops.concat([of_old, of_new], 3), i64([2]))
         # For a block that this pass writes, the input holds an old summary, or that of another sequence.
         # No transpose around a Gather: with one KV head the CPU plugin would silently skip the operation.
         sources = ops.tile(ops.unsqueeze(self._sources, i64([1])), i64([1, layer.num_kv_heads, 1]))
@@ -78,29 +69,17 @@ class StockScores:
         both = ops.concat([self._held[layer.index], keys], 0)
         split = i64([0, self._block_size, heads, size])
         tokens = ops.reshape(ops.gather(both, self._written, i64(0)), split, True)
-        if self._weights is not None:
-            weights = ops.unsqueeze(self._weights, i64([2, 3]))
-            new = ops.reduce_sum(ops.multiply(tokens, weights), i64([1]))
-        else:
-            new = ops.concat([ops.reduce_min(tokens, i64([1])), ops.reduce_max(tokens, i64([1]))], 2)
+        weights = ops.unsqueeze(self._weights, i64([2, 3]))
+        new = ops.reduce_sum(ops.multiply(tokens, weights), i64([1]))
         self._new_summaries.append(ops.reshape(new, i64([0, -1]), True))
         return new
 
     def _query(self, layer: PagedLayer) -> ov.Node:
-        """What to multiply summaries with, `[sequences, kv_heads, queries, values]`.
-
-        For mean keys, the mean of the KV head's query heads. For ranges, the means of their negative and of
-        their positive parts: the sum of max(q * min, q * max) takes the minimum where q is negative.
-        """
+        """The mean of each KV head's query heads, `[sequences, kv_heads, 1, values]`."""
         heads, size = layer.num_kv_heads, layer.key_head_size
         rows = ops.gather(_rows(layer, QUERY), self._queries, i64(0))
         rows = ops.reshape(rows, i64([0, 0, heads, -1, size]), True)
-        if self._selection.summary == "mean":
-            mean = ops.reduce_mean(rows, i64([3]))
-        else:
-            parts = [ops.minimum(rows, f32(0)), ops.maximum(rows, f32(0))]
-            mean = ops.concat([ops.reduce_mean(part, i64([3])) for part in parts], 3)
-        return ops.transpose(mean, i64([0, 2, 1, 3]))
+        return ops.transpose(ops.reduce_mean(rows, i64([3])), i64([0, 2, 1, 3]))
 
 
 def _rows(layer: PagedLayer, position: int) -> ov.Output:

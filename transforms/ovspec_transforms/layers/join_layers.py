@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 import ovspec_ops
-from ovspec_transforms.graph import let_read
-from ovspec_transforms.layers.rows import Rows
-from ovspec_transforms.layers.steps import Operand, Port, Step, step_of
+from ovspec_transforms.graph import add_parameter, let_read
+from ovspec_transforms.layers.rows import Rows, angles, pass_rows
+from ovspec_transforms.layers.step import Cache, Operand, Port, Step
+from ovspec_transforms.layers.steps import step_of
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.weight_memory import WeightMemory, slab_of
 
 DECODER_LAYERS = "DecoderLayers"
+CACHE_TABLE = "cache_table"
 _VERSION = "ovspec layers 1"
+_HEAVY = ("linear", "attention", "gated_mlp", "experts")
 
 Outputs = dict[tuple[str, int], ov.Output]
 """Outputs of a graph by node and index."""
@@ -27,36 +30,54 @@ Outputs = dict[tuple[str, int], ov.Output]
 def join_layers(model: ov.Model) -> PassReport:
     """Replace every stretch of whole layers whose nodes are known by one `DecoderLayers`.
 
+    Adds the input `cache_table` u8 `[8 * (1 + entries)]`, numbers of 64 bits, where caches are read by their
+    addresses: the number of blocks of each cache, then the address of `key_cache.N` at entry 2 N, and of
+    `value_cache.N` behind it. These stay inputs of the model, although nothing reads them.
+
     Args:
         model: behind all other passes, and changed in place.
     """
     stretches, changed = _stretches(model), list[str]()
     outputs = {(node.get_name(), o.get_index()): o for node in model.get_ops() for o in node.outputs()}
     if any(step.name == "attention" for steps in stretches for step in steps):
+        if any(isinstance(read, Cache) for steps in stretches for step in steps for read in step.reads):
+            table = add_parameter(model, CACHE_TABLE, [-1], ov.Type.u8)
+            outputs[CACHE_TABLE, 0] = table.output(0)
         for steps in stretches:
-            changed += _replace(model, steps, outputs)
+            # An operation costs more than the few small nodes between two others.
+            if any(step.name in _HEAVY for step in steps):
+                changed += _replace(model, steps, outputs)
     model.validate_nodes_and_infer_types()
     return PassReport("JoinLayers", tuple(changed))
 
 
 def _stretches(model: ov.Model) -> list[list[Step]]:
     """Steps that follow each other without any other node between them, in the order of the graph."""
-    made: dict[Rows, int] = {}  # stretch of rows that a step computes
+    made: dict[Rows | Port, int] = {}  # stretch of what a step computes
     levels: dict[str, int] = {}  # of a node: the last stretch that it depends on
     stretches: dict[int, list[Step]] = {}
+    of_pass, of_positions = pass_rows(model), angles(model)
     for node in model.get_ordered_ops():
         before = [levels[port.get_source_output().get_node().get_name()] for port in node.inputs()]
         levels[node.get_name()] = max(before, default=0)
-        if (step := step_of(node)) is None:
+        if node.get_name() in of_positions or (step := step_of(node)) is None:
+            continue
+        if not _reads_the_pass(step, of_pass):
             continue
         number = 1
         for read in step.reads:
-            known = made.get(read) if isinstance(read, Rows) else None
+            known = made.get(read)
             number = max(number, levels[read.node] + 1 if known is None else known)
         levels[node.get_name()] = number
         made |= dict.fromkeys(step.outputs, number)
         stretches.setdefault(number, []).append(step)
     return [stretches[number] for number in sorted(stretches)]
+
+
+def _reads_the_pass(step: Step, of_pass: Container[tuple[str, int]]) -> bool:
+    """Whether all rows of a step are those of the pass."""
+    every = [rows for rows in (*step.reads, *step.outputs) if isinstance(rows, Rows) and rows.width]
+    return all((rows.node, rows.index) in of_pass for rows in every)
 
 
 def _replace(model: ov.Model, steps: list[Step], outputs: Outputs) -> list[str]:
@@ -67,19 +88,21 @@ def _replace(model: ov.Model, steps: list[Step], outputs: Outputs) -> list[str]:
     """
     own = {step.node for step in steps}
     wanted = _wanted(model, own)
-    results = [rows for step in steps for rows in step.outputs if (rows.node, rows.index) in wanted]
+    results = [made for step in steps for made in step.outputs if (made.node, made.index) in wanted]
     steps = _needed(steps, results)
     if not steps:
         return []
     operation = _Program(steps, outputs).operation(results)
     operation.set_friendly_name(f"{steps[0].node}/{DECODER_LAYERS}")
-    for index, rows in enumerate(results):
-        output, new = outputs[rows.node, rows.index], operation.output(index)
+    for index, made in enumerate(results):
+        output, new = outputs[made.node, made.index], operation.output(index)
         # The next operation reads it as it is: in bf16 the plugin rounds what it reshapes.
-        outputs[rows.node, rows.index] = new
-        sizes = [size.get_length() for size in list(output.get_partial_shape())[1:]]
-        if len(sizes) > 1:
+        outputs[made.node, made.index] = new
+        if isinstance(made, Rows) and len(output.get_partial_shape()) > 2:
+            sizes = [size.get_length() for size in list(output.get_partial_shape())[1:]]
             new = ops.reshape(new, ops.constant(np.array([-1, *sizes], np.int64)), False).output(0)
+        if new.get_element_type() != output.get_element_type():
+            new = ops.convert(new, output.get_element_type()).output(0)
         new.add_names(output.get_names())
         let_read(output, new)
     return [step.node for step in steps]
@@ -103,13 +126,13 @@ def _wanted(model: ov.Model, own: set[str]) -> set[tuple[str, int]]:
     return found
 
 
-def _needed(steps: list[Step], results: list[Rows]) -> list[Step]:
-    """The steps that lead to some rows, in their order."""
+def _needed(steps: list[Step], results: Sequence[Rows | Port]) -> list[Step]:
+    """The steps that lead to some results, in their order."""
     wanted, found = set(results), list[Step]()
     for step in reversed(steps):
         if wanted.intersection(step.outputs):
             found.append(step)
-            wanted.update(read for read in step.reads if isinstance(read, Rows))
+            wanted.update(step.reads)
     return found[::-1]
 
 
@@ -118,8 +141,8 @@ class _Program:
 
     def __init__(self, steps: list[Step], outputs: Outputs) -> None:
         self._outputs = outputs
-        self._made = {rows for step in steps for rows in step.outputs}
-        self._names: dict[Rows, str] = {}
+        self._made = {made for step in steps for made in step.outputs}
+        self._names: dict[Rows | Port, str] = {}
         self._inputs: dict[str, ov.Output] = {}
         memory = WeightMemory()
         steps = [_in_slabs(step, memory) for step in steps]
@@ -127,8 +150,8 @@ class _Program:
         self._weights = _Weights(operand for operand in operands if isinstance(operand, np.ndarray))
         self._lines = [self._line(step) for step in steps]
 
-    def operation(self, results: list[Rows]) -> ov.Node:
-        """The operation, whose outputs are these rows."""
+    def operation(self, results: Sequence[Rows | Port]) -> ov.Node:
+        """The operation, whose outputs are these."""
         slabs = self._weights.slabs
         head = " ".join(["input", *self._inputs, *slabs])
         tail = " ".join(["output", *(self._names[rows] for rows in results)])
@@ -139,16 +162,34 @@ class _Program:
 
     def _line(self, step: Step) -> str:
         operands = [self._operand(operand) for operand in step.operands]
-        outputs = [f"{self._name(rows)}:{rows.width}" for rows in step.outputs]
-        settings = [f"{name}={value}" for name, value in step.settings.items()]
+        outputs = [f"{self._name(made)}:{self._form(made)}" for made in step.outputs]
+        settings = [f"{name}={_word(value)}" for name, value in step.settings.items()]
         return " ".join([*outputs, "=", step.name, *operands, *settings])
 
-    def _name(self, rows: Rows) -> str:
-        return self._names.setdefault(rows, f"r{len(self._names)}")
+    def _name(self, made: Rows | Port) -> str:
+        return self._names.setdefault(made, f"r{len(self._names)}")
+
+    def _form(self, made: Rows | Port) -> str:
+        """The width of rows; of a table the type and the dimensions."""
+        if isinstance(made, Rows):
+            return str(made.width)
+        output = self._outputs[made.node, made.index]
+        dims = ("?" if size.is_dynamic else str(size.get_length()) for size in output.get_partial_shape())
+        kind = (
+            "i32" if output.get_element_type() == ov.Type.i64 else output.get_element_type().get_type_name()
+        )
+        return f"{kind}[{','.join(dims)}]"
 
     def _operand(self, operand: Operand) -> str:
         if isinstance(operand, np.ndarray):
             return self._weights.place(operand)
+        if operand is None:
+            return "none"
+        if operand in self._made:
+            return self._name(operand)
+        if isinstance(operand, Cache):
+            self._inputs.setdefault(CACHE_TABLE, self._outputs[CACHE_TABLE, 0])
+            return f"{CACHE_TABLE}#{operand.entry}"
         output = self._outputs[operand.node, operand.index]
         if isinstance(operand, Port):
             node = output.get_node()
@@ -156,12 +197,17 @@ class _Program:
             name = node.get_friendly_name() if is_input else f"{node.get_name()}.{operand.index}"
             self._inputs.setdefault(name, output)
             return name
-        if operand not in self._made and operand not in self._names:
+        if operand not in self._names:
             if len(output.get_partial_shape()) != 2:
                 flat = ops.constant(np.array([-1, operand.width], np.int64))
                 output = ops.reshape(output, flat, False).output(0)
             self._inputs[f"{self._name(operand)}:{operand.width}"] = output
         return self._name(operand)
+
+
+def _word(value: object) -> str:
+    """A setting as text; a number as f32 has it."""
+    return str(np.float32(value)) if isinstance(value, float) else str(value)
 
 
 class _Weights:

@@ -6,55 +6,38 @@ A pattern is found from its last node. What it does not know gives no step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 
-import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
-from ovspec_transforms.graph import evaluate, source_node
-from ovspec_transforms.layers.rows import Rows, unshaped
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """What a step reads that is neither rows nor weights, by the output that it comes from."""
-
-    node: str
-    index: int
-
-    @classmethod
-    def of(cls, node: ov.Node, position: int) -> Port:
-        """What stands behind an input."""
-        source = node.input(position).get_source_output()
-        return cls(source.get_node().get_name(), source.get_index())
-
-
-Operand = Rows | NDArray[np.generic] | Port
-
-
-@dataclass(slots=True)
-class Step:
-    """A line of a program.
-
-    Attributes:
-        name: of the step.
-        operands: in the order of its C++.
-        outputs: rows that it writes.
-        settings: its other words.
-        node: whose outputs it computes.
-    """
-
-    name: str
-    operands: list[Operand]
-    outputs: list[Rows]
-    settings: dict[str, object] = field(default_factory=dict)
-    node: str = ""
-
-    @property
-    def reads(self) -> list[Rows | Port]:
-        """Its operands without weights."""
-        return [operand for operand in self.operands if not isinstance(operand, np.ndarray)]
+from ovspec_transforms.graph import source_node
+from ovspec_transforms.layers.operation_steps import OPERATIONS, operation_step
+from ovspec_transforms.layers.row_steps import (
+    activation,
+    concat,
+    head,
+    normalize,
+    of_two,
+    part,
+    parts,
+    scale,
+    softmax,
+    top_k,
+)
+from ovspec_transforms.layers.rows import Rows
+from ovspec_transforms.layers.step import (
+    Cache,
+    Operand,
+    Port,
+    Step,
+    behind,
+    either,
+    number,
+    own_rows,
+    rows_into,
+    rows_of_outputs,
+    weights_of,
+)
 
 
 def step_of(node: ov.Node) -> Step | None:
@@ -66,115 +49,153 @@ def step_of(node: ov.Node) -> Step | None:
     return None
 
 
-def _outputs(node: ov.Node) -> list[Rows] | None:
-    found = [_own(output) for output in node.outputs()]
-    return None if None in found else [rows for rows in found if rows is not None]
-
-
-def _own(output: ov.Output) -> Rows | None:
-    rows = Rows.of(output)
-    if rows is None and output.get_element_type() == ov.Type.f32 and output.get_partial_shape()[-1] == 0:
-        return Rows(output.get_node().get_name(), output.get_index(), 0)
-    return rows
-
-
-def _input(node: ov.Node, position: int) -> Rows | None:
-    return Rows.of(node.input(position).get_source_output())
-
-
-def _behind(node: ov.Node, position: int, type_name: str) -> ov.Node | None:
-    """The node of a type behind an input, reshapes left out."""
-    found = unshaped(node.input(position).get_source_output()).get_node()
-    return found if found.get_type_name() == type_name else None
-
-
-def _number(node: ov.Node, position: int) -> float | None:
-    value = evaluate(source_node(node, position))
-    return float(value.data.ravel()[0]) if value is not None and value.size == 1 else None
-
-
-def _either(node: ov.Node, type_name: str) -> tuple[ov.Node, int] | None:
-    """The node of a type behind one of two inputs, and the position of the other."""
-    for position in (0, 1):
-        if (found := _behind(node, position, type_name)) is not None:
-            return found, 1 - position
-    return None
-
-
-def _weights(node: ov.Node, position: int, size: int) -> NDArray[np.float32] | None:
-    value = evaluate(source_node(node, position))
-    if value is None or value.size != size:
-        return None
-    return np.array(value.data, np.float32).ravel()
-
-
 def _rms(node: ov.Node) -> Step | None:
     """Multiply(weights, Multiply(x, 1 / sqrt(mean(x^2) + eps)))."""
-    found = _either(node, "Multiply")
+    found = either(node, "Multiply")
     if found is None:
         return None
     scaled, position = found
-    root = _either(scaled, "Divide")
-    if root is None or _number(root[0], 0) != 1.0:
+    root = either(scaled, "Divide")
+    if root is None or number(root[0], 0) != 1.0:
         return None
     x = Rows.of(scaled.input(root[1]).get_source_output())
-    sqrt = _behind(root[0], 1, "Sqrt")
-    add = _behind(sqrt, 0, "Add") if sqrt else None
-    mean = _either(add, "ReduceMean") if add else None
-    power = _behind(mean[0], 0, "Power") if mean else None
-    if add is None or mean is None or power is None or x is None or _input(power, 0) != x:
+    sqrt = behind(root[0], 1, "Sqrt")
+    add = behind(sqrt, 0, "Add") if sqrt else None
+    mean = either(add, "ReduceMean") if add else None
+    power = behind(mean[0], 0, "Power") if mean else None
+    if add is None or mean is None or power is None or x is None or rows_into(power, 0) != x:
         return None
-    epsilon, axis = _number(add, mean[1]), _number(mean[0], 1)
+    epsilon, axis = number(add, mean[1]), number(mean[0], 1)
     shape = power.get_output_partial_shape(0)
-    if _number(power, 1) != 2.0 or epsilon is None or axis not in (-1.0, len(shape) - 1.0):
+    if number(power, 1) != 2.0 or epsilon is None or axis not in (-1.0, len(shape) - 1.0):
         return None
     size = shape[len(shape) - 1].get_length()
-    weights, outputs = _weights(node, position, size), _outputs(node)
+    weights, outputs = weights_of(node, position, size), rows_of_outputs(node)
     if weights is None or outputs is None:
         return None
-    return Step("rms", [x, weights], outputs, {"size": size, "eps": epsilon})
+    settings: dict[str, object] = {"size": size, "eps": epsilon}
+    if (centred := _centred(behind(scaled, root[1], "Subtract"), size)) is not None:
+        return Step("layer_norm", [centred, weights], outputs, settings)
+    return Step("rms", [x, weights], outputs, settings)
+
+
+def _centred(node: ov.Node | None, size: int) -> Rows | None:
+    """x of Subtract(x, mean of x)."""
+    mean = behind(node, 1, "ReduceMean") if node is not None else None
+    if node is None or mean is None:
+        return None
+    x, shape = rows_into(node, 0), node.get_output_partial_shape(0)
+    last = shape[len(shape) - 1].get_length() == size and number(mean, 1) in (-1.0, len(shape) - 1.0)
+    return x if x is not None and last and rows_into(mean, 0) == x else None
+
+
+def _layer_norm(node: ov.Node) -> Step | None:
+    """Multiply(weights, MVN(x))."""
+    found = either(node, "MVN")
+    if found is None:
+        return None
+    mvn, position = found
+    attributes, shape = mvn.get_attributes(), node.get_output_partial_shape(0)
+    size = shape[len(shape) - 1].get_length()
+    x, weights, outputs = rows_into(mvn, 0), weights_of(node, position, size), rows_of_outputs(node)
+    if not (x and outputs) or weights is None or number(mvn, 1) not in (-1.0, len(shape) - 1.0):
+        return None
+    if not attributes["normalize_variance"] or str(attributes["eps_mode"]).upper() != "INSIDE_SQRT":
+        return None
+    return Step("layer_norm", [x, weights], outputs, {"size": size, "eps": attributes["eps"]})
 
 
 def _rope(node: ov.Node) -> Step | None:
     """Add(x * cos, Concat(-second half of x, first half) * sin)."""
-    products = [_behind(node, position, "Multiply") for position in (0, 1)]
+    products = [behind(node, position, "Multiply") for position in (0, 1)]
     for straight, turned in (products, products[::-1]):
         if straight is None or turned is None:
             return None
-        halves = _either(turned, "Concat")
+        halves = either(turned, "Concat")
         if halves is None:
             continue
         concat, sin_position = halves
         size = node.get_output_partial_shape(0)[-1].get_length()
-        x = _turned(concat, size)
-        for position in (0, 1):
-            if x is not None and _input(straight, position) == x:
-                cos, sin = _input(straight, 1 - position), _input(turned, sin_position)
-                outputs = _outputs(node)
-                if cos and sin and outputs and cos.width == sin.width == size:
-                    return Step("rope", [x, cos, sin], outputs)
+        for name, x in (("rope", _turned(concat, size)), ("rope_pairs", _turned_pairs(concat, size))):
+            for position in (0, 1):
+                if x is not None and rows_into(straight, position) == x:
+                    cos, sin = rows_into(straight, 1 - position), rows_into(turned, sin_position)
+                    outputs = rows_of_outputs(node)
+                    if cos and sin and outputs and cos.width == sin.width == size:
+                        return Step(name, [x, cos, sin], outputs)
     return None
+
+
+def _rope_of_halves(node: ov.Node) -> Step | None:
+    """Concat(first * cos - second * sin, second * cos + first * sin), cos and sin of half a head."""
+    if node.get_input_size() != 2:
+        return None
+    ends = [behind(node, 0, "Subtract"), behind(node, 1, "Add")]
+    if ends[0] is None or ends[1] is None:
+        return None
+    products = [behind(end, position, "Multiply") for end in ends for position in (0, 1)]
+    factors = [
+        tuple(rows_into(product, position) for position in (0, 1))
+        for product in products
+        if product is not None
+    ]
+    outputs = rows_of_outputs(node)
+    if len(factors) != 4 or not outputs:
+        return None
+    (first, cos), (second, sin), *others = factors
+    if not (first and cos and second and sin) or others != [(second, cos), (first, sin)]:
+        return None
+    split = source_node(products[0], 0) if products[0] is not None else node
+    if split.get_type_name() not in ("VariadicSplit", "Split") or (first.index, second.index) != (0, 1):
+        return None
+    shape, x = split.get_input_partial_shape(0), rows_into(split, 0)
+    size = shape[len(shape) - 1].get_length()
+    whole = number(split, 1) in (-1.0, len(shape) - 1.0) and split.get_output_size() == 2
+    if first.node != second.node or not whole or x is None or not 2 * cos.width == 2 * sin.width == size:
+        return None
+    return Step("rope", [x, cos, sin], outputs, {"size": size})
+
+
+def _turned_pairs(concat: ov.Node, size: int) -> Rows | None:
+    """x of Concat(-odd values of x, even values of x), which stand in turn."""
+    if concat.get_input_size() != 2 or concat.get_output_partial_shape(0)[-1] != 2:
+        return None
+    negated, even = behind(concat, 0, "Multiply"), behind(concat, 1, "Slice")
+    found = either(negated, "Slice") if negated else None
+    if negated is None or even is None or found is None or number(negated, found[1]) != -1.0:
+        return None
+    odd = found[0]
+    for node, begin in ((odd, 1), (even, 0)):
+        numbers = [number(node, position) for position in (1, 2, 3, 4)]
+        shape = node.get_input_partial_shape(0)
+        end = numbers[1]
+        if numbers[0] != begin or numbers[2] != 2.0 or end is None or end < size:
+            return None
+        if numbers[3] not in (-1.0, len(shape) - 1.0) or shape[len(shape) - 1] != size:
+            return None
+    x = rows_into(odd, 0)
+    return x if x is not None and x == rows_into(even, 0) else None
 
 
 def _turned(concat: ov.Node, size: int) -> Rows | None:
     """x of Concat(-x[half:], x[:half]) along the last axis."""
     if concat.get_input_size() != 2 or concat.get_attributes()["axis"] not in (-1, 3):
         return None
-    negated, first = _behind(concat, 0, "Multiply"), _behind(concat, 1, "Slice")
-    found = _either(negated, "Slice") if negated else None
-    if negated is None or first is None or found is None or _number(negated, found[1]) != -1.0:
+    negated, first = behind(concat, 0, "Multiply"), behind(concat, 1, "Slice")
+    found = either(negated, "Slice") if negated else None
+    if negated is None or first is None or found is None or number(negated, found[1]) != -1.0:
         return None
     half = size // 2
     second = found[0]
     if _sliced(second) != (half, size) or _sliced(first) != (0, half):
         return None
-    x = _input(second, 0)
-    return x if x is not None and x == _input(first, 0) else None
+    x = rows_into(second, 0)
+    return x if x is not None and x == rows_into(first, 0) else None
 
 
 def _sliced(node: ov.Node) -> tuple[int, int] | None:
     """Begin and end of a slice of the last axis with step 1."""
-    numbers = [_number(node, position) for position in (1, 2, 3, 4)]
+    numbers = [number(node, position) for position in (1, 2, 3, 4)]
     if any(number is None for number in numbers):
         return None
     begin, end, step, axis = (int(number) for number in numbers if number is not None)
@@ -185,30 +206,19 @@ def _sliced(node: ov.Node) -> tuple[int, int] | None:
     return min(begin, size), min(end, size)
 
 
-def _add(node: ov.Node) -> Step | None:
-    return _of_two(node, "add")
-
-
 def _gated(node: ov.Node) -> Step | None:
     """silu(a) * b."""
-    found = _either(node, "Swish")
+    found = either(node, "Swish")
     if found is None:
         return None
-    a, b, outputs = _input(found[0], 0), _input(node, found[1]), _outputs(node)
+    a, b, outputs = rows_into(found[0], 0), rows_into(node, found[1]), rows_of_outputs(node)
     if not (a and b and outputs) or found[0].get_input_size() != 1 or a.width != b.width:
         return None
     return Step("silu_multiply", [a, b], outputs)
 
 
-def _of_two(node: ov.Node, name: str) -> Step | None:
-    a, b, outputs = _input(node, 0), _input(node, 1), _outputs(node)
-    if not (a and b and outputs) or not a.width == b.width == outputs[0].width:
-        return None
-    return Step(name, [a, b], outputs)
-
-
 def _linear(node: ov.Node) -> Step | None:
-    x, outputs = _input(node, 0), _outputs(node)
+    x, outputs = rows_into(node, 0), rows_of_outputs(node)
     packed = source_node(node, 1)
     if not (x and outputs) or packed.get_type_name() != "Constant":
         return None
@@ -218,30 +228,51 @@ def _linear(node: ov.Node) -> Step | None:
 
 
 def _cache_write(node: ov.Node) -> Step | None:
-    key, value, outputs = _input(node, 0), _input(node, 1), _outputs(node)
+    key, value, outputs = rows_into(node, 0), rows_into(node, 1), rows_of_outputs(node)
     if not (key and value and outputs):
         return None
-    ports = [Port.of(node, position) for position in (2, 3, 4)]
+    caches = [Cache.of(node, position) for position in (2, 3)]
     settings = {name: node.get_attributes()[name] for name in ("kv_heads", "k_size", "v_size")}
-    return Step("cache_write", [key, value, *ports], outputs, settings)
+    operands: list[Operand] = [key, value, *caches, Port.of(node, 4)]
+    return Step("cache_write", operands, outputs, settings | _cache_type(caches))
+
+
+def _cache_type(caches: list[Port]) -> dict[str, object]:
+    types = {cache.element_type for cache in caches if isinstance(cache, Cache)}
+    return {"cache_type": types.pop()} if types else {}
 
 
 def _attention(node: ov.Node) -> Step | None:
-    query, written, outputs = _input(node, 0), _own(node.input(3).get_source_output()), _outputs(node)
+    query, written, outputs = (
+        rows_into(node, 0),
+        own_rows(node.input(3).get_source_output()),
+        rows_of_outputs(node),
+    )
     if not (query and written and outputs) or written.width:
         return None
-    keys, values, *others = (Port.of(node, i) for i in range(1, node.get_input_size()) if i != 3)
+    caches = [Cache.of(node, position) for position in (1, 2)]
+    others = [Port.of(node, position) for position in range(4, node.get_input_size())]
     settings = {
         name: node.get_attributes()[name]
         for name in ("kv_heads", "k_size", "v_size", "scale", "sliding_window")
     }
-    return Step("attention", [query, keys, values, written, *others], outputs, settings)
+    operands: list[Operand] = [query, *caches, written, *others]
+    return Step("attention", operands, outputs, settings | _cache_type(caches))
 
 
 _PATTERNS: dict[str, tuple[Callable[[ov.Node], Step | None], ...]] = {
-    "Multiply": (_rms, _gated),
-    "Add": (_rope, _add),
+    "Multiply": (_rms, _layer_norm, _gated, partial(of_two, name="multiply"), scale),
+    "Add": (_rope, partial(of_two, name="add")),
+    "Concat": (_rope_of_halves, concat),
+    "Softmax": (softmax,),
+    "Divide": (normalize,),
+    "TopK": (top_k,),
+    "Slice": (part,),
+    "Reshape": (head,),
+    **dict.fromkeys(("Split", "VariadicSplit"), (parts,)),
+    **dict.fromkeys(("Swish", "Gelu", "Relu", "Sigmoid", "Tanh"), (activation,)),
     "Linear": (_linear,),
     "CacheWrite": (_cache_write,),
     "VerifyAttention": (_attention,),
+    **dict.fromkeys(OPERATIONS, (operation_step,)),
 }

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -19,7 +18,12 @@ from ovspec_ops.linear.layout import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_numb
 from ovspec_transforms.graph import GATED_DELTA_NET, ancestors, let_read, nodes_of_type
 from ovspec_transforms.report import PassReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
-from ovspec_transforms.weights.linear_weights import LinearWeights, is_constant, number_weights, read_weights
+from ovspec_transforms.weights.linear_weights import (
+    LinearWeights,
+    is_constant,
+    number_weights,
+    stored_weights,
+)
 from ovspec_transforms.weights.weight_memory import WeightMemory
 
 LINEAR = "Linear"
@@ -69,7 +73,7 @@ def _layer(matmul: ov.Node, arithmetic: Arithmetic) -> _Layer | None:
         raise UnknownPatternError(f"its rows have {rank} dimensions, expected two or more")
     if arithmetic == "bf16" and _reads_states(matmul):
         raise UnknownPatternError("its rows come from states that the plugin keeps in bf16")
-    weights = number_weights(matmul) or read_weights(matmul, "a linear layer")
+    weights = number_weights(matmul) or stored_weights(matmul, "a linear layer")
     if weights.inputs > MOST_INPUTS:
         raise UnknownPatternError(f"rows have {weights.inputs} values, more than {MOST_INPUTS}")
     if weights.groups > 1 and weights.inputs // weights.groups % 8:
@@ -111,11 +115,21 @@ def linear_layers(model: ov.Model) -> PassReport:
     return PassReport(_NAME, tuple(layer.matmul.get_friendly_name() for layer in found), tuple(left))
 
 
-def _pack(layers: Sequence[_Layer], memory: WeightMemory) -> NDArray[np.uint8]:
-    """The panels of all layers, one behind the other."""
-    shapes = [packed_shape(w.out, w.inputs, w.groups, layer.fmt) for layer in layers for w in [layer.weights]]
-    packed, first = memory.zeros((sum(panels for panels, _ in shapes), shapes[0][1])), 0
-    for layer, (panels, size) in zip(layers, shapes, strict=True):
+def _shapes(layers: Sequence[_Layer]) -> list[tuple[int, int]]:
+    return [packed_shape(w.out, w.inputs, w.groups, layer.fmt) for layer in layers for w in [layer.weights]]
+
+
+def _memory(wholes: Sequence[Sequence[_Layer]]) -> list[NDArray[np.uint8]]:
+    """Zeros for the panels of each operation, in the order of the graph: what one operation reads as a whole
+    then holds no weights of another."""
+    memory, shapes = WeightMemory(), [_shapes(layers) for layers in wholes]
+    return [memory.zeros((sum(panels for panels, _ in of), of[0][1])) for of in shapes]
+
+
+def _pack(layers: Sequence[_Layer], packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Write the panels of all layers, one behind the other."""
+    first = 0
+    for layer, (panels, size) in zip(layers, _shapes(layers), strict=True):
         weights = layer.weights
         step = max(1, _BLOCK_BYTES // size)
         for begin in range(0, panels, step):
@@ -148,9 +162,10 @@ def _operation(layers: Sequence[_Layer], packed: NDArray[np.uint8], arithmetic: 
 def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> PassReport:
     """Replace products with constant weights by Linear; those of the same rows become one operation.
 
-    Weights of 8 bits with a scale a neuron, of 4 bits in groups, as NNCF writes them, and of f32, f16 and
-    bf16. They are copied, into the order in which the operation reads them. A layer of another form stays as
-    it is, and is reported as `left`: whether its rows depend on each other is up to the plugin.
+    Weights of 8 and 4 bits with a scale a neuron or a group, as NNCF and GenAI's reader of GGUF files write
+    them, and of f32, f16 and bf16. They are copied, into the order in which the operation reads them. A layer
+    of another form stays as it is, and is reported as `left`: whether its rows depend on each other is up to
+    the plugin.
 
     Args:
         model: changed in place.
@@ -169,7 +184,7 @@ def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> PassReport
     changed = []
     # NumPy copies outside the interpreter's lock.
     with ThreadPoolExecutor(min(_MOST_PACKERS, len(os.sched_getaffinity(0)))) as pool:
-        packed = pool.map(partial(_pack, memory=WeightMemory()), wholes)
+        packed = pool.map(_pack, wholes, _memory(wholes))
         operations = [_operation(*pair, arithmetic) for pair in zip(wholes, packed, strict=True)]
     for layers, operation in zip(wholes, operations, strict=True):
         names = [layer.matmul.get_friendly_name() for layer in layers]

@@ -15,7 +15,7 @@ from openvino import opset15 as ops
 
 _LINE = 64
 HUGE_PAGE = 1 << 21  # of the kernel
-_SLAB = 1 << 26
+_SLAB = 1 << 28  # every slab is an input of an operation, which costs 2 us a pass
 _SLABS = list["weakref.ref[NDArray[np.uint8]]"]()
 
 

@@ -1,0 +1,90 @@
+#include "decoder_layers/operation_steps.hpp"
+
+#include <memory>
+
+#include "block_select/op.hpp"
+#include "common/tensors.hpp"
+#include "decoder_layers/step_operands.hpp"
+#include "gated_mlp/op.hpp"
+#include "key_summary/op.hpp"
+#include "moe/budget_op.hpp"
+#include "moe/op.hpp"
+
+namespace ovspec {
+namespace {
+
+// Gives an operation's attributes the values of a line's settings.
+class Settings : public ov::AttributeVisitor {
+public:
+    explicit Settings(const StepText& step) : step_(step) {}
+
+    void on_adapter(const std::string& name, ov::ValueAccessor<void>&) override {
+        fail(layers_op, "attribute ", name, " of step ", step_.name, " is of a type that no setting has");
+    }
+    void on_adapter(const std::string& name, ov::ValueAccessor<std::string>& adapter) override {
+        adapter.set(step_.word(name.c_str()));
+    }
+    void on_adapter(const std::string& name, ov::ValueAccessor<std::int64_t>& adapter) override {
+        const std::int64_t value = step_.whole(name.c_str());
+        if (name == "kv_heads")
+            check_kv_heads(layers_op, value);
+        if (name == "k_size")
+            check_head_size(layers_op, "k_size", value);
+        adapter.set(value);
+    }
+    void on_adapter(const std::string& name, ov::ValueAccessor<double>& adapter) override {
+        adapter.set(step_.number(name.c_str()));
+    }
+
+private:
+    const StepText& step_;
+};
+
+// Operands and outputs as tensors, in the order in which the operation has its inputs and outputs.
+template <class Op> Action operation(const ProgramText& program, const StepText& step, std::size_t outputs) {
+    if (step.outputs.size() != outputs)
+        fail(layers_op, "the line '", step.line, "' has ", step.outputs.size(), " outputs, expected ",
+             outputs);
+    const auto node = std::make_shared<Op>();
+    Settings settings(step);
+    node->attributes().visit(settings);
+    std::vector<TensorOf> takes, makes;
+    for (const Operand& operand : step.operands)
+        takes.push_back(TensorOf::of(program, operand));
+    for (const Operand& output : step.outputs)
+        makes.push_back(TensorOf::of(program, output));
+    return [=](const LayersPass& pass) {
+        ov::TensorVector inputs, made;
+        for (const TensorOf& of : takes)
+            inputs.push_back(of.in(pass));
+        for (const TensorOf& of : makes)
+            made.push_back(of.in(pass));
+        node->compute(made, inputs);
+    };
+}
+
+template <class Op>
+Action operation(const ProgramText& program, const StepText& step, std::size_t inputs, std::size_t outputs) {
+    if (step.operands.size() != inputs)
+        fail(layers_op, "the line '", step.line, "' has ", step.operands.size(), " operands, expected ",
+             inputs);
+    return operation<Op>(program, step, outputs);
+}
+
+} // namespace
+
+Action operation_step(const ProgramText& program, const StepText& step) {
+    if (step.name == "key_summary")
+        return operation<KeySummary>(program, step, 7, 1);
+    if (step.name == "block_select")
+        return operation<BlockSelect>(program, step, 9, 2);
+    if (step.name == "gated_mlp")
+        return operation<GatedMLP>(program, step, 12, 2);
+    if (step.name == "expert_budget")
+        return operation<ExpertBudget>(program, step, 5, 2);
+    if (step.name == "experts")
+        return operation<SparseMoE>(program, step, step.operands.size() == 15 ? 15 : 12, 2);
+    return nullptr;
+}
+
+} // namespace ovspec

@@ -1,0 +1,163 @@
+"""A GGUF file -> a folder of OpenVINO IR, in the user's cache or where the user says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ovspec_models.config import OvspecConfig
+from ovspec_models.ir_facts import IrFacts
+from ovspec_models.model_info import ModelInfo
+from ovspec_models.new_folder import FilledMeanwhileError, new_folder
+from ovspec_models.sources.gguf_config import check_readable, config_of, generation_config_of, warnings_of
+from ovspec_models.sources.gguf_file import GgufFile
+
+_READER = Path(__file__).with_name("genai_reader.py")
+_WRITTEN = ("openvino_model", "openvino_tokenizer", "openvino_detokenizer")
+_CHUNK = 1 << 24
+Say = Callable[[str], None]
+
+
+def user_cache() -> Path:
+    """The folder in which ovspec keeps what it made or fetched for a user."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path("~/.cache").expanduser()) / "ovspec"
+
+
+def gguf_folder(path: Path, report: Say, warn: Say) -> Path:
+    """The folder of IR that a GGUF file makes, in the user's cache: made now, or by an earlier call.
+
+    Args:
+        report, warn: as of `write_gguf`.
+
+    Raises:
+        ValueError: as `write_gguf`, or the cache can't be written.
+        RuntimeError: as `write_gguf`.
+    """
+    file = GgufFile.read(path)
+    check_readable(file)
+    cache = user_cache() / "gguf"
+    try:
+        kept = cache / f"{_digest(file, cache)}-{_reader_version()}"
+        made = sorted(kept.glob("[!.]*")) if kept.is_dir() else []
+        if made:
+            return made[0]
+        out = kept / path.stem
+        with new_folder(out, warn) as staging:
+            write_gguf(file, staging, report, warn)
+    except FilledMeanwhileError:
+        return out
+    except OSError as error:
+        raise ValueError(
+            f"'{path}' can't be kept as OpenVINO IR in {cache} ({error.strerror}): make room there, or set "
+            "XDG_CACHE_HOME to another folder"
+        ) from error
+    return out
+
+
+def export_gguf(path: Path, out: Path, report: Say, warn: Say) -> Path:
+    """Write the IR of a GGUF file to the new folder `out`, and return that.
+
+    Args:
+        report, warn: as of `write_gguf`.
+
+    Raises:
+        ValueError: as `write_gguf`, or `out` can't be made.
+        RuntimeError: as `write_gguf`.
+    """
+    file = GgufFile.read(path)
+    check_readable(file)
+    with new_folder(out, warn) as staging:
+        write_gguf(file, staging, report, warn)
+    return out
+
+
+def write_gguf(file: GgufFile, folder: Path, report: Say, warn: Say) -> None:
+    """Write model, tokenizers and configuration of a GGUF file to an empty folder.
+
+    openvino_genai reads the weights, in a process of its own: it holds all of them, and ends the process
+    where a file is damaged in ways that it does not look for.
+
+    Args:
+        report: called with what is done, before it is.
+        warn: called with what the user should know of the file.
+
+    Raises:
+        ValueError: a number of the file's metadata is missing.
+        RuntimeError: openvino_genai could not read the file.
+    """
+    for line in warnings_of(file):
+        warn(line)
+    config = config_of(file)
+    report(f"reading {file.path.name} into OpenVINO IR")
+    # The reader writes beside the file, and knows it by its ending; parts by their names.
+    links = [folder / (part.name if len(file.parts) > 1 else "model.gguf") for part in file.parts]
+    for link, part in zip(links, file.parts, strict=True):
+        link.symlink_to(part.resolve())
+    done = subprocess.run(
+        [sys.executable, str(_READER), str(links[0])], capture_output=True, text=True, errors="replace"
+    )
+    for link in links:
+        link.unlink()
+    _check_written(file, folder, done)
+    _write_json(folder / "config.json", config)
+    _write_json(folder / "generation_config.json", generation_config_of(file))
+    section = ModelInfo.read(folder).section(file.path.name)
+    from ovspec_models.export import package_versions
+
+    OvspecConfig(created_by=package_versions(), model=section).save(folder)
+
+
+def _check_written(file: GgufFile, folder: Path, done: subprocess.CompletedProcess[str]) -> None:
+    if done.returncode < 0:
+        raise RuntimeError(
+            f"openvino_genai's reader crashed at '{file.path}' (signal {-done.returncode}): the file may be "
+            "damaged; get it again"
+        )
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason"]
+        raise RuntimeError(f"openvino_genai can't read '{file.path}': {lines[-1].strip()}")
+    for name in _WRITTEN:
+        xml, weights = folder / f"{name}.xml", folder / f"{name}.bin"
+        fault = IrFacts.read(xml).fault if xml.is_file() and weights.is_file() else "it is missing"
+        if fault is not None:
+            free = shutil.disk_usage(folder).free / 1e6
+            raise RuntimeError(
+                f"{xml.name} of '{file.path}' was not written whole ({fault}); {free:,.0f} MB left"
+            )
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _reader_version() -> str:
+    from importlib.metadata import version
+
+    return version("openvino-genai")
+
+
+def _digest(file: GgufFile, cache: Path) -> str:
+    """SHA-256 of all parts; kept by name, size and times of a file, so that a start need not read it."""
+    states = [(part, part.stat()) for part in (part.resolve() for part in file.parts)]
+    text = "".join(
+        f"{part}\0{s.st_size}\0{s.st_mtime_ns}\0{s.st_ino}\0{s.st_ctime_ns}\0" for part, s in states
+    )
+    known = cache / "digests" / hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+    if known.is_file() and len(found := known.read_text(encoding="ascii")) == 64:
+        return found
+    digest = hashlib.sha256()
+    for part in file.parts:
+        with part.open("rb") as opened:
+            while chunk := opened.read(_CHUNK):
+                digest.update(chunk)
+    known.parent.mkdir(parents=True, exist_ok=True)
+    known.write_text(digest.hexdigest(), encoding="ascii")
+    return digest.hexdigest()

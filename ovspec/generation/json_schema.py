@@ -1,0 +1,97 @@
+"""JSON schemas: those that no finite text satisfies, and what stands between the parts of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ovspec.errors import InvalidValueError
+
+# Of references: a schema of many that go round in circles is followed no further, and refused by nobody.
+_MOST_LOOKS = 10_000
+
+
+def spacing(pattern: str | None = None) -> dict[str, Any]:
+    """llguidance's options for the space between the parts of JSON.
+
+    One form lets every key be drafted without a model, and a model that is unsure can't write spaces up to
+    its last token.
+
+    Args:
+        pattern: of what may stand there; `None`: one space behind a comma or a colon.
+    """
+    if pattern is not None:
+        return {"whitespace_pattern": pattern}
+    return {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def check_ends(schema: Mapping[str, Any], field: str) -> None:
+    """Refuse a schema whose references require itself without end.
+
+    What llguidance finds by itself, contradicting keywords above all, is left to it.
+
+    Raises:
+        InvalidValueError: no text of any length satisfies it.
+    """
+    try:
+        ends = _Endings(schema).ends(schema)
+    except RecursionError:
+        raise InvalidValueError(f"{field}: the schema is nested too deeply; make it flatter") from None
+    if not ends:
+        raise InvalidValueError(
+            f"{field}: no JSON satisfies the schema: a reference requires itself without end; make the "
+            "property that refers back optional, or allow null"
+        )
+
+
+class _Endings:
+    """Which references of a schema lead to something that ends, as far as is known."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._root = schema
+        self._open: set[str] = set()
+        self._ending: set[str] = set()
+        self._looked = 0
+
+    def ends(self, schema: object) -> bool:
+        """Whether some text satisfies a part of the schema, as far as references decide it."""
+        if not isinstance(schema, Mapping):
+            return True
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and not self._leads_to_an_end(reference):
+            return False
+        for name in ("anyOf", "oneOf"):
+            options = schema.get(name)
+            if isinstance(options, list) and options and not any(self.ends(one) for one in options):
+                return False
+        needed = list(schema["allOf"]) if isinstance(schema.get("allOf"), list) else []
+        if schema.get("type") == "object":
+            properties, required = schema.get("properties"), schema.get("required")
+            if isinstance(properties, Mapping) and isinstance(required, list):
+                needed += [properties[name] for name in required if name in properties]
+        if schema.get("type") == "array" and isinstance(least := schema.get("minItems"), int) and least > 0:
+            prefix = schema.get("prefixItems")
+            prefix = prefix if isinstance(prefix, list) else []
+            needed += prefix[:least] + (
+                [schema["items"]] if len(prefix) < least and "items" in schema else []
+            )
+        return all(self.ends(one) for one in needed)
+
+    def _leads_to_an_end(self, reference: str) -> bool:
+        self._looked += 1
+        if reference in self._ending or self._looked > _MOST_LOOKS:
+            return True
+        if reference in self._open:
+            return False
+        part: Any = self._root
+        for name in reference.removeprefix("#").split("/")[1:]:
+            name = name.replace("~1", "/").replace("~0", "~")
+            if not isinstance(part, Mapping) or name not in part:
+                return True  # llguidance says what is wrong with it
+            part = part[name]
+        self._open.add(reference)
+        ends = self.ends(part)
+        self._open.discard(reference)
+        if ends:
+            self._ending.add(reference)
+        return ends

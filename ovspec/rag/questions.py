@@ -1,0 +1,68 @@
+"""Questions with their answers, and whether a text holds one of them."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ovspec.errors import InvalidValueError
+from ovspec_models.jsonl import json_lines
+
+_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question of a file.
+
+    Attributes:
+        answers: texts of which an answer must contain one.
+    """
+
+    text: str
+    answers: tuple[str, ...]
+
+
+def read_questions(path: Path) -> list[Question]:
+    """Questions of a JSONL file, `{"question": "...", "answers": ["...", ...]}` in every line.
+
+    Raises:
+        ValueError: the file can't be read, or a line is no question; it names the line.
+    """
+    questions = []
+    for number, value in json_lines(str(path), path.read_bytes):
+        if (found := _question(value)) is None:
+            raise InvalidValueError(
+                f'{path}: line {number} is no question with answers; expected {{"question": "...", '
+                '"answers": ["..."]}'
+            )
+        questions.append(found)
+    if not questions:
+        raise InvalidValueError(f'{path} holds no question; write {{"question": "...", "answers": ["..."]}}')
+    return questions
+
+
+def contains(text: str, answers: Sequence[str]) -> bool:
+    """Whether a text has one of the answers as a run of words, without case, punctuation and articles."""
+    words = f" {_words(text)} "
+    return any(f" {found} " in words for answer in answers if (found := _words(answer)))
+
+
+def _question(value: Any) -> Question | None:
+    if not isinstance(value, dict):
+        return None
+    text, answers = value.get("question"), value.get("answers")
+    if not isinstance(text, str) or not text.strip() or not isinstance(answers, list):
+        return None
+    if not answers or not all(isinstance(answer, str) and _words(answer) for answer in answers):
+        return None
+    return Question(text, tuple(answers))
+
+
+def _words(text: str) -> str:
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())

@@ -1,0 +1,77 @@
+"""A chat's body as a prompt, a grammar, and what reads the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ovspec.generation.grammar import Grammar
+from ovspec.serve.api_error import ApiError
+from ovspec.serve.bodies import ChatBody
+from ovspec.serve.message_parser import MessageParser
+from ovspec.serve.served_model import ServedModel
+from ovspec.serve.structure import grammar_of
+from ovspec.serve.tools import ToolUse
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What a body of a chat asks for.
+
+    Attributes:
+        prompt: token ids.
+        grammar: that the answer follows; `None`: none.
+        tools: names of those that may be called.
+        reasons: whether the model's template knows reasoning.
+        starts_in_reasoning: whether the prompt ends inside of it.
+    """
+
+    prompt: list[int]
+    grammar: Grammar | None
+    tools: frozenset[str]
+    reasons: bool
+    starts_in_reasoning: bool
+
+    def parser(self) -> MessageParser:
+        """What reads one answer."""
+        return MessageParser(self.tools, self.reasons, self.starts_in_reasoning)
+
+    @classmethod
+    def of(cls, body: ChatBody, model: ServedModel) -> ChatRequest:
+        """Make it; the body's text becomes tokens.
+
+        Raises:
+            ApiError: 400; it names the field.
+        """
+        template = str(model.tokenizer.chat_template)
+        use, form = ToolUse.of(body, template), grammar_of(body)
+        if use.grammar is not None and form is not None:
+            field = form.field.partition(".")[0]
+            raise ApiError(400, f"{field}: tools give the answer its form; leave one of them out", field)
+        text = model.chat_text(
+            body.messages,
+            body.special_tokens_in_content,
+            use.tools,
+            _context(body),
+            body.add_generation_prompt,
+            _continues(body),
+        )
+        inside = text.rstrip().endswith("<think>") and form is None and not use.is_forced
+        prompt = model.requests.chat_prompts.tokenized(text)
+        return cls(prompt, use.grammar or form, use.names, "think>" in template, inside)
+
+
+def _context(body: ChatBody) -> dict[str, Any]:
+    effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+    return {**effort, **(body.chat_template_kwargs or {})}
+
+
+def _continues(body: ChatBody) -> bool:
+    if not body.continue_final_message:
+        return False
+    field = "continue_final_message"
+    if "add_generation_prompt" in body.model_fields_set and body.add_generation_prompt:
+        raise ApiError(400, f"{field}: contradicts add_generation_prompt; leave one of them out", field)
+    if body.messages[-1].role != "assistant" or not body.messages[-1].text.strip():
+        raise ApiError(400, f"{field}: the last message is no text of the assistant's; append one", field)
+    return True

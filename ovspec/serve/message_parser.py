@@ -1,0 +1,216 @@
+"""The parts of a model's answer: reasoning, content, calls of tools."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+_THINK, _THOUGHT = "<think>", "</think>"
+# What begins calls in some family, in the middle of an answer or at its start.
+_MARKS = ("<tool_call>", "<function=", "[TOOL_CALLS]", "<|tool_call|>", "<|python_tag|>", "functools[")
+# JSON that may be calls, as far as it has come.
+_JSON_CALL = re.compile(r'\s*[\[{][\s\[{]*(?:"(?P<key>\w*)"?)?')
+_KEYS = ("name", "tool_calls", "type", "function", "id", "arguments", "parameters")
+_CALL = re.compile(
+    r'"name"\s*:\s*"(?P<name>[\w.-]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*'
+    r"|<function=(?P<function>[\w.-]+)>\s*(?=\{)"
+    r"|(?:\[TOOL_CALLS\]|^)\s*(?P<plain>[\w.-]+)(?:\[ARGS\])?(?=\{)"
+)
+_MARK_OR_BRACKET = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A call of a tool.
+
+    Attributes:
+        arguments: as the model wrote them, as far as they have come.
+        whole: whether they have ended.
+    """
+
+    name: str
+    arguments: str
+    whole: bool
+    id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
+
+
+@dataclass(slots=True)
+class Parts:
+    """The parts of an answer, or what is new in them."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+
+
+class MessageParser:
+    """Finds the parts of one answer as it grows.
+
+    Args:
+        tools: names of those that may be called.
+        reasons: whether the model's template knows reasoning between <think> and </think>.
+        starts_in_reasoning: whether the prompt ended with <think>.
+    """
+
+    def __init__(self, tools: Collection[str], reasons: bool, starts_in_reasoning: bool) -> None:
+        self._tools, self._reasons, self._starts = tools, reasons, starts_in_reasoning
+        self._ids: list[str] = []
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all of an answer is content."""
+        return not self._tools and not self._reasons
+
+    def parse(self, text: str, finished: bool) -> Parts:
+        """The parts of an answer that has come so far.
+
+        What is not finished may lack its end, where that could become something else; each part begins with
+        what it had before.
+        """
+        parts = Parts()
+        rest = self._take_reasoning(text, finished, parts)
+        if not self._tools:
+            parts.content = rest
+            return parts
+        begin = self._begin_of_calls(rest, finished)
+        if begin is None:
+            parts.content = rest if finished else _held_back(rest, _MARKS)
+            return parts
+        parts.calls = self._calls(rest[begin:], finished)
+        if parts.calls or not finished:
+            parts.content = rest[:begin].rstrip()
+        else:
+            parts.content = rest
+        for place, call in enumerate(parts.calls):
+            if place == len(self._ids):
+                self._ids.append(call.id)
+            call.id = self._ids[place]
+        return parts
+
+    def _take_reasoning(self, text: str, finished: bool, parts: Parts) -> str:
+        """Note the reasoning; what is behind it."""
+        if not self._reasons:
+            return text
+        body = text.lstrip()
+        if not self._starts:
+            if not finished and _THINK.startswith(body[: len(_THINK)]) and len(body) < len(_THINK):
+                return ""
+            if not body.startswith(_THINK):
+                return text
+        body = body.removeprefix(_THINK)
+        thought, found, rest = body.partition(_THOUGHT)
+        if not found and not finished:
+            thought = _held_back(thought, (_THOUGHT,))
+        parts.reasoning = thought.strip()
+        return rest.lstrip("\n")
+
+    def _begin_of_calls(self, text: str, finished: bool) -> int | None:
+        """Where calls begin, or may begin; `None`: nowhere so far."""
+        found = [at for mark in _MARKS if (at := text.find(mark)) >= 0]
+        if found:
+            return min(found)
+        json_call = _JSON_CALL.match(text)
+        if json_call is not None:
+            key = json_call["key"]
+            last = json_call.end() == len(text)
+            if key is None:
+                return 0 if last and not finished else None
+            if key in _KEYS or (last and any(known.startswith(key) for known in _KEYS)):
+                return 0
+        if any(re.match(rf"\s*{re.escape(name)}(?:\[ARGS\])?\{{", text) for name in self._tools):
+            return 0
+        return None
+
+    def _calls(self, text: str, finished: bool) -> list[ToolCall]:
+        calls: list[ToolCall] = []
+        at = 0
+        while (found := _CALL.search(text, at)) is not None:
+            name = found["name"] or found["function"] or found["plain"]
+            end = json_end(text, found.end())
+            at = len(text) if end is None else end
+            if name not in self._tools:
+                continue
+            arguments = text[found.end() : at]
+            if end is not None:
+                known = _arguments(arguments)
+                if known is not None:
+                    calls.append(ToolCall(name, known, True))
+            elif arguments.startswith("{"):
+                calls.append(ToolCall(name, arguments, False))
+            if found["plain"] is not None and end is None:
+                break
+        return calls
+
+
+class MessageStream:
+    """What is new in the parts of one answer."""
+
+    def __init__(self, parser: MessageParser) -> None:
+        self._parser, self._text = parser, ""
+        self._sent = Parts()
+        self.calls: list[ToolCall] = []
+
+    def add(self, text: str, finished: bool) -> tuple[Parts, list[tuple[int, ToolCall, bool]]]:
+        """Take new text.
+
+        Returns:
+            New reasoning and content, and for each call that has something new its index, what is new, and
+            whether it is the first of it.
+        """
+        if self._parser.is_plain:
+            return Parts(content=text), []
+        self._text += text
+        now, new = self._parser.parse(self._text, finished), Parts()
+        for name in ("reasoning", "content"):
+            before, whole = getattr(self._sent, name), getattr(now, name)
+            if len(whole) > len(before):
+                setattr(new, name, whole[len(before) :])
+                setattr(self._sent, name, whole)
+        changed = []
+        for place, call in enumerate(now.calls):
+            is_first = place == len(self.calls)
+            before = "" if is_first else self.calls[place].arguments
+            if is_first or len(call.arguments) > len(before):
+                piece = ToolCall(call.name, call.arguments[len(before) :], call.whole, call.id)
+                changed.append((place, piece, is_first))
+            self.calls[place : place + 1] = [call]
+        return new, changed
+
+
+def json_end(text: str, start: int) -> int | None:
+    """Where the JSON value that begins at `start` ends; `None`: it has not ended."""
+    if text[start : start + 1] not in ("{", "[", '"'):
+        scalar = re.compile(r"[^\s,}\]]+(?=[\s,}\]])").match(text, start)
+        return scalar.end() if scalar else None
+    depth, quoted = 0, False
+    for found in _MARK_OR_BRACKET.finditer(text, start):
+        mark = found[0]
+        if mark == '"':
+            quoted = not quoted
+        elif not quoted:
+            depth += (mark in "{[") - (mark in "}]") if len(mark) == 1 else 0
+        if depth == 0 and not quoted:
+            return found.end()
+    return None
+
+
+def _arguments(text: str) -> str | None:
+    """The arguments of a call as JSON in a text; `None`: they are none."""
+    try:
+        value = json.loads(text)
+        if isinstance(value, str):  # JSON in a text, as OpenAI's own interface has it
+            text, value = value, json.loads(value)
+    except ValueError:
+        return None
+    return text if isinstance(value, dict) else "{}" if value is None else None
+
+
+def _held_back(text: str, marks: Collection[str]) -> str:
+    """Text without an end that may be the beginning of a mark, and without spaces before it."""
+    longest = max(
+        (size for mark in marks for size in range(1, len(mark)) if text.endswith(mark[:size])), default=0
+    )
+    return text[: len(text) - longest].rstrip()

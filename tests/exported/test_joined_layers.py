@@ -1,0 +1,127 @@
+"""Which nodes of a family's layers are in `DecoderLayers`, and that it computes what they have computed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from settings import F32
+from tiny_checkpoints import TINY, by_tier
+
+from ovspec.runtime import model_runner
+from ovspec.runtime.attention_config import AttentionConfig
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.devices import openvino_core
+from ovspec.runtime.expert_budgets import ExpertConfig
+from ovspec.runtime.ffn_budgets import FfnConfig
+from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runtime.paged_graph import lower, transform
+from ovspec.runtime.tables import Rows
+from ovspec_transforms import DECODER_LAYERS
+
+pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
+
+Exported = Callable[[str], Path]
+
+NATIVE = [name for name in TINY if name not in ("Bloom", "MPT", "Falcon, ALiBi")]
+SPARSE = [name for name in NATIVE if not all(TINY[name].windows)]
+# Of the logits' spread: sums in another order.
+TOLERANCE = 2e-4
+# Operations that stay beside DecoderLayers, and the stretches that they leave, with that of the output layer.
+LEFT = {
+    "Qwen3.5": (3, {"Linear": 1, "PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
+    "Falcon, new architecture": (4, {}),
+}
+_HEAVY = (
+    *("Linear", "MatMul", "CacheWrite", "VerifyAttention", "KeySummary", "BlockSelect"),
+    *("GatedMLP", "SparseMoE", "ExpertBudget", "PagedGatedDeltaNet", "PagedCausalConv1D"),
+)
+
+
+def backends(name: str, folder: Path, sparse: bool) -> Backends:
+    """Everything that a family can limit, or nothing."""
+    tiny = TINY[name]
+    experts = ExpertConfig(budget=2 if sparse else None) if tiny.moe_layers else None
+    ffn = FfnConfig(density=0.5) if sparse and tiny.gated else None
+    attention = AttentionConfig("native", selects=sparse)
+    return Backends.resolve(folder, "CPU", F32, attention, experts, ffn)
+
+
+def check(name: str, folder: Path, sparse: bool) -> None:
+    choices = backends(name, folder, sparse)
+    graph = openvino_core().read_model(folder / "openvino_model.xml")
+    transform(graph, choices.attention, 32, choices.experts, choices.ffn)
+    lower(graph, choices)
+    counts = Counter(node.get_type_name() for node in graph.get_ops())
+    stretches, left = LEFT.get(name, (2, {}))
+    assert counts[DECODER_LAYERS] == stretches
+    assert {kind: counts[kind] for kind in _HEAVY if counts[kind]} == left
+
+
+@pytest.mark.parametrize("name", by_tier(NATIVE))
+def test_nodes_of_dense_layers(name: str, exported_family: Exported) -> None:
+    check(name, exported_family(name), sparse=False)
+
+
+@pytest.mark.parametrize("name", by_tier(SPARSE))
+def test_nodes_of_sparse_layers(name: str, exported_family: Exported) -> None:
+    check(name, exported_family(name), sparse=True)
+
+
+@pytest.mark.parametrize(
+    ("properties", "written", "stretches"),
+    [
+        ({"KV_CACHE_PRECISION": "f16"}, 2, 4),
+        ({"KV_CACHE_PRECISION": "bf16"}, 2, 4),
+        ({"KV_CACHE_PRECISION": "u8", "KEY_CACHE_QUANT_MODE": "BY_CHANNEL"}, 2, 4),
+        ({"KV_CACHE_PRECISION": "u8"}, 0, 2),
+        ({}, 0, 2),
+    ],
+)
+def test_caches_that_openvino_writes_end_a_stretch(
+    properties: dict[str, str], written: int, stretches: int, exported_family: Exported
+) -> None:
+    folder = exported_family("Llama")
+    for attention in ("native", "stock"):
+        choices = Backends.resolve(folder, "CPU", properties, AttentionConfig(attention))
+        graph = openvino_core().read_model(folder / "openvino_model.xml")
+        transform(graph, choices.attention, 32)
+        lower(graph, choices)
+        counts = Counter(node.get_type_name() for node in graph.get_ops())
+        native = attention == "native"
+        assert counts["PagedAttentionExtension"] == (written if native else 2)
+        assert counts[DECODER_LAYERS] == (stretches if native else 0)
+
+
+def logits(name: str, folder: Path, sparse: bool, prompt: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Of a prompt in two chunks, and of verified rows behind it, beside another sequence."""
+    runner = ModelRunner(folder, backends=backends(name, folder, sparse))
+    sequences = CachedSequence(), CachedSequence()
+    found = [runner.forward([Rows(sequences[0], prompt[:60], sampled=60)]).copy()]
+    rows = [Rows(sequences[0], prompt[60:140], sampled=9), Rows(sequences[1], prompt[:40], sampled=2)]
+    found.append(runner.forward(rows).copy())
+    rows = [Rows(sequences[0], prompt[140:144], sampled=4), Rows(sequences[1], prompt[40:43], sampled=3)]
+    found.append(runner.forward(rows).copy())
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", by_tier(NATIVE))
+def test_computes_what_the_nodes_have_computed(
+    name: str,
+    sparse: bool,
+    exported_family: Exported,
+    prompt: NDArray[np.int64],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if sparse and name not in SPARSE:
+        pytest.skip("every layer has a window and stays dense")
+    joined = logits(name, exported_family(name), sparse, prompt)
+    monkeypatch.setattr(model_runner, "lower", lambda *graph, joins: lower(*graph, joins=False))
+    apart = logits(name, exported_family(name), sparse, prompt)
+    assert np.abs(joined - apart).max() < TOLERANCE * apart.std()

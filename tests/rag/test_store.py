@@ -1,0 +1,251 @@
+"""The store: what it finds, what it writes again, what it refuses, and what a killed run leaves."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import one_line, ovspec
+from hypothesis import given
+from hypothesis import strategies as st
+from rag.conftest import TEXTS, embedding_model, write_texts
+
+from ovspec.errors import InvalidValueError
+from ovspec.rag import IndexChoices, Store, index
+from ovspec.rag.chunks import split
+from ovspec.rag.embedder import EmbeddingModel
+from ovspec.rag.indexing import embedder_of
+from ovspec.rag.store import StoreSettings
+
+QUESTIONS = {
+    "Which animal has stripes?": "zebra.txt",
+    "What does flour become?": "bread.html",
+    "craters of the moon": "moon.md",
+    "How does the captain steer?": "ship.txt",
+}
+
+
+def contents(path: Path) -> list[tuple[str, int, str]]:
+    """All chunks of a store, and the check that words and vectors have the same."""
+    with Store(path) as store:
+        execute = store._database.execute
+        ids = {number for (number,) in execute("SELECT id FROM chunks")}
+        assert {number for (number,) in execute("SELECT rowid FROM words_docsize")} == ids
+        if store.settings.embedding is not None:
+            assert {number for (number,) in execute("SELECT rowid FROM vectors")} == ids
+        rows = execute("SELECT path, position, text FROM chunks JOIN documents ON documents.id = document")
+        return sorted((Path(name).name, place, text) for name, place, text in rows)
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_documents_are_found(tmp_path: Path, documents: Path, embedder_ir: Path, vectors: bool) -> None:
+    path = tmp_path / "store"
+    report = index(path, [documents], IndexChoices(embedder_ir if vectors else None))
+    assert (report.added, report.chunks) == (len(TEXTS), len(TEXTS))
+    with Store(path) as store:
+        embedder = embedder_of(store.settings)
+        for question, name in QUESTIONS.items():
+            vector = embedder.query(question) if embedder else None
+            found = store.search(question, 2, vector)
+            assert Path(found[0].path).name == name
+            assert (found[0].vector is not None) == vectors
+            if vectors:
+                assert np.allclose(found[0].vector, embedder.documents([found[0].text])[0], atol=1e-5)
+        # What only a vector finds: no word is the same.
+        if vectors:
+            assert store.search("zzz qqq", 3, embedder.query("zebras")) and not store.search("zzz qqq", 3)
+    texts = {name: text for name, _, text in contents(path)}
+    assert texts["bread.html"] == "Bread is made of flour, water and salt.\nAn oven bakes it."
+
+
+def test_only_what_changed_is_read_again(tmp_path: Path, documents: Path, embedder_ir: Path) -> None:
+    path = tmp_path / "store"
+    index(path, [documents], IndexChoices(embedder_ir))
+    before = path.read_bytes()
+    report = index(path, [documents])
+    assert (report.added, report.changed, report.removed, report.unchanged) == (0, 0, 0, len(TEXTS))
+    assert path.read_bytes() == before
+    (documents / "moon.md").unlink()
+    (documents / "zebra.txt").write_text("The okapi has stripes on its legs.")
+    (documents / "tree.txt").write_text("A tree has leaves.")
+    (documents / "picture.png").write_bytes(b"\x89PNG")
+    report = index(path, [documents])
+    assert (report.added, report.changed, report.removed, report.unchanged) == (1, 1, 1, 3)
+    assert report.left_out == {".png": 1}
+    index(tmp_path / "anew", [documents], IndexChoices(embedder_ir))
+    assert contents(path) == contents(tmp_path / "anew")
+    # Another folder's documents stay.
+    index(path, [write_texts(tmp_path / "more", {"sun.txt": "The sun shines."})])
+    assert len(contents(path)) == 6
+
+
+@given(st.text(st.sampled_from("ab .\n"), max_size=300), st.integers(1, 40), st.integers(0, 20))
+def test_chunks_cover_a_text(text: str, size: int, overlap: int) -> None:
+    overlap = min(overlap, size // 2)
+    pieces = split(text, size, overlap)
+    assert all(0 < len(piece) <= size and piece == piece.strip() for piece in pieces)
+    covered, begin = set[int](), 0
+    for piece in pieces:  # pieces come in order, each at the first place where it can be
+        begin = text.index(piece, begin)
+        covered |= set(range(begin, begin + len(piece)))
+        begin = max(0, begin - size)
+    if not overlap:
+        assert "".join("".join(pieces).split()) == "".join(text.split())
+    letters = sum(not character.isspace() for character in text)
+    assert sum(not c.isspace() for piece in pieces for c in piece) >= letters
+    assert len(pieces) <= 1 + len(text)
+
+
+def test_a_killed_run_goes_on(tmp_path: Path, embedder_ir: Path) -> None:
+    texts = {f"{number:03}.txt": f"Text {number} is of number {number}. " * 40 for number in range(150)}
+    folder, path = write_texts(tmp_path / "many", texts), tmp_path / "store"
+    words = [sys.executable, "-m", "ovspec", "rag", "index", "--store", path, folder]
+    options = ["--embedding-model", embedder_ir, "--chunk-size", "200", "--chunk-overlap", "40"]
+    kills = 0
+    for wait in (0.05, 0.2):
+        process = subprocess.Popen([*map(str, [*words, *options])])
+        while process.poll() is None and not num_documents(path) > kills * 20:
+            time.sleep(0.01)
+        time.sleep(wait)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills and 0 < num_documents(path) < len(texts)
+    index(path, [folder])
+    index(tmp_path / "whole", [folder], IndexChoices(embedder_ir, None, 200, 40))
+    assert contents(path) == contents(tmp_path / "whole")
+
+
+def num_documents(path: Path) -> int:
+    try:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+            return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+    except sqlite3.Error:
+        return 0
+
+
+def test_damage_is_refused_in_a_line(tmp_path: Path, documents: Path, embedder_ir: Path) -> None:
+    path = tmp_path / "store"
+    index(path, [documents], IndexChoices(embedder_ir))
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for cut in [whole[: len(whole) // 2], b"SQLite format 3\0" + whole[500:], rng.bytes(5000), b""]:
+        path.write_bytes(cut)
+        ask = ["rag", "ask", "--store", path, "-q", "zebra", "-m", "none"]
+        assert str(path) in one_line(ovspec(*ask))
+        if cut:
+            assert str(path) in one_line(ovspec("rag", "index", "--store", path, documents))
+            assert path.read_bytes() == cut
+    damaged = bytearray(whole)
+    for page in range(4096, len(whole), 4096):
+        damaged[page : page + 64] = rng.bytes(64)
+    path.write_bytes(damaged)
+    assert "damaged" in one_line(ovspec("rag", "index", "--store", path, documents))
+    # A database of somebody else.
+    other = tmp_path / "other"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE mine (a)")
+    before = other.read_bytes()
+    assert "is no store" in one_line(ovspec("rag", "index", "--store", other, documents))
+    assert other.read_bytes() == before
+
+
+def test_bad_input_writes_nothing(tmp_path: Path, documents: Path, embedder_ir: Path) -> None:
+    path, empty = tmp_path / "store", tmp_path / "empty"
+    empty.mkdir()
+
+    def refused(*words: str | Path) -> str:
+        line = one_line(ovspec("rag", "index", "--store", path, *words))
+        assert not path.exists()
+        return line
+
+    assert "no documents there" in refused(empty)
+    assert "no such file or folder" in refused(tmp_path / "nowhere")
+    picture = tmp_path / "picture.png"
+    picture.write_bytes(b"\x89PNG")
+    assert "is no document" in refused(picture)
+    assert "--chunk-overlap 60: expected 0 to 50" in refused(
+        documents, "--chunk-size", "100", "--chunk-overlap", "60"
+    )
+    assert "--pooling mean" in refused(documents, "--pooling", "mean")
+    assert f"--embedding-model {empty}: it has no openvino_model.xml" in refused(
+        documents, "--embedding-model", empty
+    )
+    for name, data in (("bad.txt", b"\xff\xfe\0"), ("zero.md", b"a\0b"), ("bad.pdf", b"%PDF-1.4 nothing")):
+        (documents / name).write_bytes(data)
+        assert f"{name} is no document" in refused(documents)
+        (documents / name).unlink()
+    assert "no such file" in one_line(ovspec("rag", "ask", "--store", path, "-q", "a", "-m", "none"))
+
+
+def test_a_store_has_one_model_and_one_size(tmp_path: Path, documents: Path, embedder_ir: Path) -> None:
+    path, words = tmp_path / "store", tmp_path / "words"
+    index(path, [documents], IndexChoices(embedder_ir))
+    index(words, [documents])
+    other = embedding_model(tmp_path / "other", seed=1)
+    before = path.read_bytes()
+    (documents / "new.txt").write_text("new")
+    for store, option, value, said in (
+        (path, "--embedding-model", other, "of another model"),
+        (path, "--pooling", "cls", "of another model"),
+        (path, "--chunk-size", 500, "made with 1000"),
+        (words, "--embedding-model", embedder_ir, "words alone"),
+    ):
+        line = one_line(ovspec("rag", "index", "--store", store, documents, option, value))
+        assert said in line
+    ask = ["rag", "ask", "--store", path, "-q", "zebra", "-m", "none"]
+    assert "of another model" in one_line(ovspec(*ask, "--embedding-model", other))
+    assert path.read_bytes() == before
+    # The same model in another place.
+    moved = shutil.copytree(embedder_ir, tmp_path / "moved")
+    assert index(path, [documents], IndexChoices(moved)).added == 1
+
+
+def test_a_pdf_has_text(tmp_path: Path) -> None:
+    pypdf = pytest.importorskip("pypdf")
+    writer = pypdf.PdfWriter()
+    page = writer.add_blank_page(300, 300)
+    font = pypdf.generic.DictionaryObject(
+        {
+            pypdf.generic.NameObject("/Type"): pypdf.generic.NameObject("/Font"),
+            pypdf.generic.NameObject("/Subtype"): pypdf.generic.NameObject("/Type1"),
+            pypdf.generic.NameObject("/BaseFont"): pypdf.generic.NameObject("/Helvetica"),
+        }
+    )
+    name = pypdf.generic.NameObject
+    fonts = pypdf.generic.DictionaryObject({name("/F1"): font})
+    page[name("/Resources")] = pypdf.generic.DictionaryObject({name("/Font"): fonts})
+    stream = pypdf.generic.DecodedStreamObject()
+    stream.set_data(b"BT /F1 12 Tf 20 200 Td (Lanterns glow at night) Tj ET")
+    page[name("/Contents")] = stream
+    folder = tmp_path / "pdfs"
+    folder.mkdir()
+    writer.write(folder / "lantern.pdf")
+    index(tmp_path / "store", [folder])
+    with Store(tmp_path / "store") as store:
+        assert store.search("lanterns", 1)[0].text == "Lanterns glow at night"
+
+
+def test_python_without_the_extension_says_what_to_install(
+    tmp_path: Path, documents: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ovspec.rag.database.find_spec", lambda name: None)
+    with Store.create(tmp_path / "store", _settings()) as store:  # words alone need nothing
+        assert not store.search("a", 1)
+    path = tmp_path / "vectors"
+    with pytest.raises(InvalidValueError, match=r"sqlite-vec.*ovspec\[rag\]"):
+        Store.create(path, _settings(dimensions=4))
+    assert not path.exists()
+
+
+def _settings(dimensions: int = 0) -> StoreSettings:
+    model = EmbeddingModel("nowhere", "cls", "0", dimensions) if dimensions else None
+    return StoreSettings(100, 20, model)

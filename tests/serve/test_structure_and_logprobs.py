@@ -1,0 +1,92 @@
+"""The form of answers, and log probabilities, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from serve.conftest import Served
+
+PROMPT = "Once upon a time, there was a little girl"
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "ok": {"type": "boolean"}},
+    "required": ["n", "ok"],
+    "additionalProperties": False,
+}
+CHAT = {"model": "demo", "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 60}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": SCHEMA, "strict": True},
+            }
+        },
+        {"guided_json": SCHEMA},
+        {"structured_outputs": {"json": json.dumps(SCHEMA)}},
+        {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": "[ ]?"}, "temperature": 1, "seed": 4},
+    ],
+)
+def test_json_of_a_schema(served: Served, form: dict[str, Any]) -> None:
+    for more in ({}, {"verify": "dense"}, {"num_assistant_tokens": 0}):
+        status, answer = served.post("/v1/chat/completions", {**CHAT, **form, **more})
+        assert status == 200, answer
+        value = json.loads(answer["choices"][0]["message"]["content"])
+        assert set(value) == {"n", "ok"} and 0 <= value["n"] <= 99 and isinstance(value["ok"], bool)
+        assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_other_forms(served: Served) -> None:
+    body = {"model": "demo", "prompt": PROMPT, "max_tokens": 30}
+    for form, good in (
+        ({"guided_choice": ["red", "dark blue"]}, ("red", "dark blue")),
+        ({"guided_regex": "[0-1]{2}"}, ("00", "01", "10", "11")),
+        ({"structured_outputs": {"grammar": 'root ::= "a" | "b" "c"'}}, ("a", "bc")),
+    ):
+        assert served.post("/v1/completions", {**body, **form})[1]["choices"][0]["text"] in good
+    status, answer = served.post("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}})
+    assert status == 200 and answer["choices"][0]["message"]["content"].startswith("{")
+
+
+def test_echo_has_the_prompt_and_its_log_probabilities(served: Served) -> None:
+    body = {"model": "demo", "prompt": PROMPT, "logprobs": 2, "max_tokens": 6, "temperature": 0}
+    _, plain = served.post("/v1/completions", body)
+    _, echoed = served.post("/v1/completions", {**body, "echo": True})
+    generated, whole = plain["choices"][0], echoed["choices"][0]
+    assert whole["text"] == PROMPT + generated["text"]
+    known = whole["logprobs"]
+    assert known["token_logprobs"][0] is None and known["top_logprobs"][0] is None
+    assert "".join(known["tokens"]) == whole["text"]
+    for offset, token in zip(known["text_offset"], known["tokens"], strict=True):
+        assert whole["text"][offset : offset + len(token)] == token
+    assert known["token_logprobs"][-6:] == pytest.approx(generated["logprobs"]["token_logprobs"], abs=1e-4)
+    # The answer as a prompt: what a pass over the prompt finds is what drafting and verification found.
+    _, again = served.post(
+        "/v1/completions", {**body, "prompt": whole["text"], "echo": True, "max_tokens": 0}
+    )
+    assert again["choices"][0]["text"] == whole["text"]
+    assert again["choices"][0]["logprobs"]["token_logprobs"][1:] == pytest.approx(
+        known["token_logprobs"][1:], abs=1e-4
+    )
+    assert again["usage"]["completion_tokens"] == 0
+
+
+def test_prompt_logprobs_as_of_vllm(served: Served) -> None:
+    _, answer = served.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1, "prompt_logprobs": 1})
+    _, echoed = served.post(
+        "/v1/completions", {"prompt": PROMPT, "max_tokens": 0, "logprobs": 1, "echo": True}
+    )
+    first, *rest = answer["choices"][0]["prompt_logprobs"]
+    assert first is None
+    for entry, value in zip(rest, echoed["choices"][0]["logprobs"]["token_logprobs"][1:], strict=True):
+        own = next(iter(entry.values()))
+        assert own["logprob"] == pytest.approx(value, abs=1e-4)
+        assert any(one["rank"] == 1 for one in entry.values())
+    _, chat = served.post("/v1/chat/completions", {**CHAT, "max_tokens": 1, "prompt_logprobs": 0})
+    assert chat["prompt_logprobs"][0] is None and len(chat["prompt_logprobs"]) > 5
+    assert served.post("/v1/completions", {"prompt": "a", "prompt_logprobs": 1, "stream": True})[0] == 400

@@ -1,0 +1,171 @@
+"""Calls of tools: found in what models of each family write, and made by grammar where they are required."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from serve.conftest import Served
+
+from ovspec.serve.message_parser import MessageParser, MessageStream
+from ovspec.serve.tools import GENERIC, HERMES, LIST, LLAMA, form_of
+
+WEATHER = '{"city": "Köln \\"a}\\" [", "days": {"n": [1, 2]}}'
+ONE = [("weather", WEATHER)]
+# What a model writes, and its reasoning, content and calls.
+ANSWERS: dict[str, tuple[str, str, str, list[tuple[str, str]]]] = {
+    "text": ("Just text {with} braces <tool", "", "Just text {with} braces <tool", []),
+    "hermes": (
+        f'Let me.\n<tool_call>\n{{"name": "weather", "arguments": {WEATHER}}}\n</tool_call>',
+        "", "Let me.", ONE,
+    ),
+    "several": (
+        f'<tool_call>\n{{"name": "weather", "arguments": {WEATHER}}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>',
+        "", "", [*ONE, ("time", "{}")],
+    ),
+    "llama": (f'{{"name": "weather", "parameters": {WEATHER}}}', "", "", ONE),
+    "python tag": (f'<|python_tag|>{{"name": "weather", "parameters": {WEATHER}}}', "", "", ONE),
+    "llama function": (f"<function=weather>{WEATHER}</function>", "", "", ONE),
+    "mistral": (f'[TOOL_CALLS][{{"name": "weather", "arguments": {WEATHER}}}]', "", "", ONE),
+    "mistral without its mark": (f'[{{"name": "weather", "arguments": {WEATHER}}}]', "", "", ONE),
+    "new mistral": (f"[TOOL_CALLS]weather[ARGS]{WEATHER}", "", "", ONE),
+    "phi": (f'functools[{{"name": "weather", "arguments": {WEATHER}}}]', "", "", ONE),
+    "phi 4": (f'<|tool_call|>[{{"name": "weather", "arguments": {WEATHER}}}]<|/tool_call|>', "", "", ONE),
+    "generic": (
+        f'{{\n "tool_calls": [{{"name": "weather", "arguments": {WEATHER}, "id": "a"}}]}}', "", "", ONE
+    ),
+    "JSON": ('{"city": "Köln"}', "", '{"city": "Köln"}', []),
+    "another name": ('{"name": "Bob", "age": 3}', "", '{"name": "Bob", "age": 3}', []),
+    "undeclared": ('{"name": "rm", "arguments": {}}', "", '{"name": "rm", "arguments": {}}', []),
+    "no JSON": (
+        '<tool_call>{"name": "time", "arguments": {a}}',
+        "", '<tool_call>{"name": "time", "arguments": {a}}', [],
+    ),
+    "reasoning": ("<think>\nHm < 3\n</think>\n\nSo.", "Hm < 3", "So.", []),
+    "reasoned call": (
+        f'<think>\nHm\n</think>\n\n<tool_call>{{"name": "weather", "arguments": {WEATHER}}}</tool_call>',
+        "Hm", "", ONE,
+    ),
+}  # fmt: skip
+
+
+def parser() -> MessageParser:
+    return MessageParser({"weather", "time"}, reasons=True, starts_in_reasoning=False)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_parts_whole_and_as_they_come(name: str) -> None:
+    text, reasoning, content, calls = ANSWERS[name]
+    parts = parser().parse(text, finished=True)
+    assert (parts.reasoning, parts.content) == (reasoning, content)
+    assert [(call.name, call.arguments) for call in parts.calls] == calls
+    for seed in range(20):
+        rng, stream = random.Random(seed), MessageStream(parser())
+        cuts = sorted(rng.choices(range(len(text) + 1), k=rng.randint(0, len(text))))
+        got: list[Any] = ["", ""]
+        streamed: dict[int, list[str]] = {}
+        for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
+            new, changed = stream.add(text[begin:end], end == len(text) and begin == ([0, *cuts])[-1])
+            got[0] += new.reasoning
+            got[1] += new.content
+            for place, call, is_first in changed:
+                assert is_first == (place not in streamed)
+                streamed.setdefault(place, [call.name, "", call.id])[1] += call.arguments
+        if name != "no JSON":  # what was sent of a call is not taken back
+            assert got == [reasoning, content]
+            assert [tuple(one[:2]) for one in streamed.values()] == calls
+            assert len({one[2] for one in streamed.values()}) == len(streamed)
+
+
+def test_the_form_of_a_family() -> None:
+    assert form_of("... <tool_call> ...") is HERMES
+    assert form_of("... [TOOL_CALLS] ...") is LIST
+    assert form_of("... <|python_tag|> ...") is LLAMA
+    assert form_of("{{ message.content }}") is GENERIC
+
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Rome", "Oslo"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "d", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "time"}},
+]
+CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 80}
+NAMED = {"type": "function", "function": {"name": "weather"}}
+
+
+def check_call(call: dict[str, Any]) -> None:
+    arguments = json.loads(call["function"]["arguments"])
+    if call["function"]["name"] == "weather":
+        assert arguments["city"] in ("Rome", "Oslo") and 1 <= arguments["days"] <= 9
+    else:
+        assert call["function"]["name"] == "time" and arguments == {}
+
+
+@pytest.mark.parametrize("choice", [NAMED, "required"], ids=["named", "required"])
+def test_a_call_that_is_required(served: Served, choice: Any) -> None:
+    body = {**CHAT, "tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": False}
+    status, answer = served.post("/v1/chat/completions", body)
+    assert status == 200, answer
+    [one] = answer["choices"]
+    assert one["finish_reason"] == "tool_calls" and one["message"]["content"] is None
+    [call] = one["message"]["tool_calls"]
+    check_call(call)
+    with served.client().chat.completions.stream(**body) as stream:
+        message = stream.get_final_completion().choices[0].message
+    assert message.tool_calls[0].function.arguments == call["function"]["arguments"]
+    # The call and its result go back.
+    result = {"role": "tool", "tool_call_id": call["id"], "content": [{"type": "text", "text": "sunny"}]}
+    messages = [*CHAT["messages"], {"role": "assistant", "content": None, "tool_calls": [call]}, result]
+    status, answer = served.post("/v1/chat/completions", {**CHAT, "messages": messages, "tools": TOOLS})
+    assert status == 200 and answer["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": TOOLS, "tool_choice": {**NAMED, "function": {"name": "rm"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [*TOOLS, TOOLS[1]]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": 5}}}],
+                "tool_choice": "required",
+            },
+            "tools",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
+            "response_format",
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [
+                            {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{a"}}
+                        ],
+                    }
+                ]
+            },
+            "messages",
+        ),
+        ({"messages": [{"role": "user", "content": None}]}, "messages"),
+    ],
+)
+def test_what_can_not_be_called_is_refused(served: Served, fields: dict[str, Any], param: str) -> None:
+    status, answer = served.post("/v1/chat/completions", {**CHAT, **fields})
+    assert status == 400, answer
+    assert answer["error"]["param"] == param and "\n" not in answer["error"]["message"]

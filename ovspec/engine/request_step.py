@@ -19,7 +19,7 @@ class RequestStep:
         proposal: its draft.
         forced: whether its grammar made the draft, not the drafter.
         accepted: tokens of the draft that verification accepted.
-        judged: tokens of the drafter that were compared with the own ones of the target, also the first cut off,
+        judged: its tokens that were compared with the own ones of the target: also the first one cut off,
             where all before it were accepted.
         agreed: how many of those were the target's.
         commit: its provisional tokens, and how many of them a commit kept; `None` where it did not commit.

@@ -109,9 +109,11 @@ class CostCell:
         self.residuals.extend(other.residuals)
 
     def verify_at(self, scale: float) -> CostCurve:
-        """The curve of a budget scale; while it is unknown, that of another."""
-        own = self.verify[scale]
-        return next((curve for curve in (own, *self.verify.values()) if not curve.is_empty), own)
+        """The curve of a budget scale; while it is unknown, that of the nearest one."""
+        known = [other for other, curve in self.verify.items() if not curve.is_empty]
+        if scale in known or not known:
+            return self.verify[scale]
+        return self.verify[min(known, key=lambda other: abs(other - scale))]
 
 
 class CostModel:

@@ -43,11 +43,12 @@ class ModelAsk(NamedTuple):
 
     Attributes:
         tokens: per sequence at most.
-        least_match: the shortest match behind which the lookup's tokens are taken instead.
+        least_match: the shortest match behind which the lookup's tokens are taken instead; by default one
+            behind which most lookups are accepted more often than what small models draft.
     """
 
     tokens: int
-    least_match: int = 0
+    least_match: int = 4
 
 
 class Plan(NamedTuple):

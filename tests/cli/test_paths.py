@@ -17,7 +17,17 @@ from ovspec_models import demo_pair_path
 
 MODELS = {"model", "folder", "target", "draft_model", "include_path"}
 TEXTS = {
-    *("prompts", "data", "requests", "prompt_file", "jsonl", "chat_template", "file", "prefix_cache"),
+    *(
+        "prompts",
+        "data",
+        "requests",
+        "prompt_file",
+        "jsonl",
+        "chat_template",
+        "file",
+        "prefix_cache",
+        "trace",
+    ),
     "suffix_corpus",
 }
 OUTPUTS = {"answers", "output", "out", "json_path", "plot"}

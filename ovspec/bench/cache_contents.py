@@ -7,10 +7,12 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CacheTensor, cache_layout
+from ovspec_ops.key_summary.reference import PARTS
 
 _TILE_BLOCKS = 64
 _PARAMETER_BYTES = 8  # one f32 scale and one f32 zero point
 _SCALE, _ZERO_POINT = 1 / 74, 128.0  # scales uniform bytes to a standard deviation of 1
+_SUMMARY_SCALE, _SUMMARY_ZERO = 1 / 4.61, -7.5 / 4.61  # the same for numbers of 4 bits, 0 to 15
 
 
 def fill(tensor: ov.Tensor, spec: CacheTensor, block_size: int, rng: np.random.Generator) -> None:
@@ -32,7 +34,11 @@ def _tile(spec: CacheTensor, block_size: int, rng: np.random.Generator) -> NDArr
     """u8 `[64, bytes per block]`."""
     shape = (_TILE_BLOCKS, *spec.block_shape)
     layout = cache_layout(spec, block_size)
-    if layout == "u8 by token":
+    if spec.name.startswith("key_summary.") and spec.element_type == ov.Type.u8:
+        tile = _random_bytes(shape, rng)
+        parameters = np.repeat(np.array([_SUMMARY_SCALE, _SUMMARY_ZERO], np.float32), PARTS)
+        tile[..., : parameters.nbytes] = parameters.view(np.uint8)
+    elif layout == "u8 by token":
         tile = _random_bytes(shape, rng)
         tile[..., :_PARAMETER_BYTES] = np.array([_SCALE, _ZERO_POINT], np.float32).view(np.uint8)
     elif layout == "u8 by channel":

@@ -57,7 +57,7 @@ for command in (decode, generate, prompt, schedule, kernel, memory, serve, trace
 
 
 VERIFY_COMMON = (
-    *("model", "shape", "layers", "weight_format", "context", "tokens", "budget", "backend"),
+    *("model", "shape", "weight_format", "context", "tokens", "budget", "backend"),
     *("repeat", "json_path", "plot"),
 )
 

@@ -43,7 +43,7 @@ evaluate.add_command(selection)
 
 
 COMMON = (
-    *("model", "prompts", "context", "max_new_tokens", "budgets", "verify", "budget", "drafter"),
+    *("model", "prompts", "max_new_tokens", "budgets", "verify", "budget", "drafter"),
     *("properties", "json_path", "plot"),
 )
 

@@ -31,8 +31,8 @@ from ovspec_models.jsonl import json_lines, read_utf8
 from ovspec_models.sparse_verify import SparseVerify
 
 COMMON = (
-    *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "seed", "stop_strings"),
-    *("draft_model", "drafter", "verify", "budget", "properties", "as_json"),
+    *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "draft_model"),
+    *("drafter", "verify", "budget", "properties", "as_json"),
 )
 
 

@@ -64,7 +64,7 @@ def index_command(documents: tuple[Path, ...], store: Path, as_json: bool, **cho
 
 COMMON = (
     *("model", "store", "question", "draft_model", "mode", "num_documents", "num_drafts"),
-    *("documents_per_draft", "verify", "budget", "properties", "as_json"),
+    *("verify", "budget", "properties", "as_json"),
 )
 
 

@@ -10,6 +10,7 @@ from ovspec.bench.cache_contents import fill
 from ovspec.bench.memory import fits_together
 from ovspec.runtime.cache import CacheTensor, cache_layout
 from ovspec_ops.common.cache_layout import decode_block
+from ovspec_ops.key_summary.reference import means, summary_bytes
 
 BLOCKS, HEADS, BLOCK_SIZE, SIZE = 131, 2, 32, 64
 
@@ -39,10 +40,13 @@ def test_cache_is_filled_with_values_of_unit_variance(
 
 
 def test_key_summaries_differ_in_every_block() -> None:
-    spec = CacheTensor("key_summary.0", ov.Type.f32, (HEADS, SIZE))
-    tensor = ov.Tensor(ov.Type.f32, ov.Shape([BLOCKS, *spec.block_shape]))
+    spec = CacheTensor("key_summary.0", ov.Type.u8, (HEADS, summary_bytes(SIZE)))
+    tensor = ov.Tensor(ov.Type.u8, ov.Shape([BLOCKS, *spec.block_shape]))
     fill(tensor, spec, BLOCK_SIZE, np.random.default_rng(1))
     assert len(np.unique(tensor.data.reshape(BLOCKS, -1), axis=0)) == BLOCKS
+    keys = means(tensor.data, SIZE)
+    assert keys.std(axis=(1, 2, 3)) == pytest.approx(1.0, abs=0.2)
+    assert keys.mean() == pytest.approx(0.0, abs=0.02)
 
 
 def test_unknown_cache_precision_is_refused() -> None:

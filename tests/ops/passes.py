@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from openvino import opset13 as ops
 from ops.caches import BLOCK, as_tensor, cache_type, empty_cache, write_block
 
 import ovspec_ops
@@ -147,12 +146,6 @@ def parameters(tensors: dict[str, ov.Tensor], dynamic: bool = True) -> list[ov.N
         node.output(0).set_names({name})
         nodes.append(node)
     return nodes
-
-
-def no_limits(sequences: int, kv_heads: int) -> list[ov.Node]:
-    """Inputs of BlockSelect after the budgets: full coverage, always choosing, no list kept."""
-    empty = np.zeros(0, np.int32)
-    return [ops.constant(x) for x in (np.ones(sequences, np.float32), empty, empty.reshape(0, kv_heads))]
 
 
 def evaluate(op_type: str, tensors: dict[str, ov.Tensor], attributes: dict[str, Any]) -> list[NDArray[Any]]:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 from openvino.op import _PagedAttentionExtension
 from ops.caches import BLOCK
-from ops.passes import no_limits
 
 import ovspec_ops
+from ovspec_ops.key_summary.reference import summary_bytes
 from ovspec_ops.verify_attention import pack_tables
 
 I32 = ov.Type.i32
@@ -100,7 +100,8 @@ def combined_model(
         params |= {name: parameter(name, I32, [-1]) for name in names}
         tables = [params[name] for name in names]
         begins = params["subsequence_begins"]
-        params["key_summary.0"] = parameter("key_summary.0", ov.Type.f32, [-1, kv_heads, k_size])
+        summary = [-1, kv_heads, summary_bytes(k_size)]
+        params["key_summary.0"] = parameter("key_summary.0", ov.Type.u8, summary)
         params["verify_budgets"] = parameter("verify_budgets", I32, [-1])
         written = [
             params[n] for n in ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
@@ -117,7 +118,7 @@ def combined_model(
                 begins,
                 *tables,
                 params["verify_budgets"],
-                *no_limits(3, kv_heads),
+                ops.constant(np.ones(3, np.float32)),  # full coverage
             ],
             sizes,
         )

@@ -13,9 +13,11 @@ import numpy as np
 import openvino as ov
 import pytest
 from numpy.typing import NDArray
-from ops.passes import OpsPass, attention_tensors, infer, no_limits, parameters
+from openvino import opset13 as ops
+from ops.passes import OpsPass, attention_tensors, infer, parameters
 
 import ovspec_ops
+from ovspec_ops.key_summary.reference import summarise
 
 Outputs = list[NDArray[Any]]
 
@@ -36,9 +38,9 @@ def make_case(seed: int = 0) -> OpsPass:
 def tensors_of(case: OpsPass) -> dict[str, ov.Tensor]:
     selection = ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins")
     names = ("subsequence_begins", *selection)
-    summary = np.zeros((len(case.inputs["key_cache"]), case.kv_heads, case.k_size), np.float32)
-    rng = np.random.default_rng(case.seed)
-    summary[...] = rng.standard_normal(summary.shape)
+    shape = (len(case.inputs["key_cache"]), case.kv_heads, 32, case.k_size)
+    keys = np.random.default_rng(case.seed).standard_normal(shape).astype(np.float32)
+    summary = np.stack([summarise(block, 32, case.k_size) for block in keys])
     attention = {
         name: tensor for name, tensor in attention_tensors(case).items() if not name.startswith("selected")
     }
@@ -74,7 +76,7 @@ def make_model(case: OpsPass) -> ov.Model:
             begins,
             *tables,
             nodes["verify_budgets"],
-            *no_limits(2, case.kv_heads),
+            ops.constant(np.ones(2, np.float32)),  # full coverage
         ],
         sizes,
     )
@@ -110,10 +112,10 @@ def test_saved_model_reads_back_and_gives_the_same_output(tmp_path: Path) -> Non
     ov.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
     restored = core.read_model(tmp_path / "model.xml")
     attributes = {n.get_type_name(): n.get_attributes() for n in restored.get_ops()}
-    assert attributes["KeySummary"] == {"kv_heads": 2, "k_size": 24, "summary": "mean", "threads": 0}
+    assert attributes["KeySummary"] == {"kv_heads": 2, "k_size": 24, "threads": 0}
     assert attributes["BlockSelect"] == {
-        "kv_heads": 2, "k_size": 24, "summary": "mean", "query": "last", "sink_blocks": 1, "local_blocks": 1,
-        "scale": 1.0, "threads": 0,
+        "kv_heads": 2, "k_size": 24, "rule": "mass", "sink_blocks": 1, "local_blocks": 1, "scale": 1.0,
+        "threads": 0,
     }  # fmt: skip
     assert attributes["VerifyAttention"] == {
         "kv_heads": 2, "k_size": 24, "v_size": 16, "scale": pytest.approx(24**-0.5), "sliding_window": 200,

@@ -14,6 +14,7 @@ from ops.stock import StockRunner, combined_model, stock_model, table_inputs
 
 from ovspec_ops.block_select.reference import block_select
 from ovspec_ops.common.cache_layout import decode_block
+from ovspec_ops.key_summary.reference import means
 from ovspec_ops.verify_attention.reference import softmax
 
 PRECISIONS = {
@@ -188,10 +189,12 @@ def test_summaries_and_selection_follow_the_passes(precision: str) -> None:
         assert np.array_equal(out, dense(**inputs)[0])
         summary = ours.caches["key_summary.0"].data
         for s in range(3):
-            for b in range(-(-len(chat.keys[s]) // 32)):
-                mean = chat.keys[s][b * 32 : b * 32 + 32].mean(axis=0)
+            for begin in range(0, len(chat.keys[s]), 8):
+                mean = chat.keys[s][begin : begin + 8].mean(axis=0)
+                found = means(summary[chat.tables[s][begin // 32]], chat.k_size)[:, begin % 32 // 8]
+                half = 0.51 * (mean.max(axis=1) - mean.min(axis=1)) / 15
                 # u8 by channel re-quantises a block with every token: its mean drifts by less than a step.
-                assert np.abs(summary[chat.tables[s][b]] - mean).max() <= TOLERANCES[precision]
+                assert np.all(np.abs(found - mean).max(axis=1) <= half + TOLERANCES[precision])
         chat.rollback(rejected)
     _, inputs, exact = chat.step([1, 8, 4], [True] * 3)
     budgets = np.array([4, 3, -1], np.int32)

@@ -28,12 +28,13 @@ from ovspec.runtime.ffn_budgets import FfnConfig
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
+from ovspec_transforms import Selection
 
 GRAPHS: dict[str, dict[str, Any]] = {
     "native": {},
     "stock": {"attention": AttentionConfig("stock")},
     "native, selecting": {"attention": AttentionConfig("native", True)},
-    "stock, selecting": {"attention": AttentionConfig("stock", True)},
+    "stock, selecting": {"attention": AttentionConfig("stock", True, None, Selection("paper"))},
     "every layer watched": {"attention": AttentionConfig("native", True, watches=True)},
     "experts": {"experts": ExpertConfig("native", TOP_K)},
     "channels": {"ffn": FfnConfig("native", density=0.5)},
@@ -144,7 +145,8 @@ class TestHit:
         settings: list[dict[str, Any]] = [
             {},
             {"attention": AttentionConfig("native", True)},
-            {"attention": AttentionConfig("native", True, (0,))},
+            {"attention": AttentionConfig("native", True, None, Selection("paper"))},
+            {"attention": AttentionConfig("native", True, (0,), Selection("paper"))},
             {"properties": {"KV_CACHE_PRECISION": "u8"}},
         ]
         for setting in settings:

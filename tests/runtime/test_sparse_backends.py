@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,12 @@ from settings import F32
 from tiers import by_tier
 
 import ovspec
-from ovspec.runtime.attention_config import Attention
+from ovspec.runtime.attention_config import Attention, AttentionConfig
 from ovspec.runtime.cache import CachedSequence
+from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
 from ovspec_models.shapes import get_shape
+from ovspec_transforms import Selection
 
 MakePipeline = Callable[..., ovspec.LLMPipeline]
 BACKENDS: tuple[Attention, ...] = ("native", "stock")
@@ -106,19 +110,25 @@ def test_stock_operations_take_the_papers_rule_and_say_so(make_pipeline: MakePip
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_summaries_count_and_a_list_that_saves_nothing_is_dense(
-    make_pipeline: MakePipeline, backend: Attention
-) -> None:
-    """Of 13 blocks 12 are a budget below all, but with the summaries a pass would read more than all."""
-    runner = make_pipeline(draft=False, verify=ovspec.SparseVerify(budget=64), attention=backend).runner
-    assert runner._selection is not None and 0.0 < runner._selection.summary_share < 0.3
-    rng, cached = np.random.default_rng(0), CachedSequence()
-    runner.prefill(cached, rng.integers(2, 4096, 400), 512)
-    density = {}
-    for budget in (4, 12):
+def test_summaries_count_and_a_list_that_saves_nothing_is_dense(demo_ir: Path, backend: Attention) -> None:
+    """All blocks but one are a budget below all, until the summaries of all weigh as much as that one."""
+    attention = AttentionConfig(backend, True, None, Selection("mass" if backend == "native" else "paper"))
+    runner = ModelRunner(demo_ir, "CPU", attention, {"KV_CACHE_PRECISION": "u8"})
+    assert runner._selection is not None
+    share = runner._selection.summary_share
+    assert 0.02 < share < 0.1
+    rng, cached, many = np.random.default_rng(0), CachedSequence(), math.ceil(1 / share)
+
+    def density(blocks: int, budget: int) -> float:
+        context = 32 * blocks - 5
+        if more := context - cached.length:
+            runner.prefill(cached, rng.integers(2, 4096, more), 512)
         result = runner.forward([Rows(cached, rng.integers(2, 4096, 5), 5, budget)])
-        cached.rollback(400)
-        attended, context = result.stats.attended[0]
-        density[budget] = attended / context
+        cached.rollback(context)
+        attended, whole = result.stats.attended[0]
+        return attended / whole
+
+    assert density(many - 1, many - 2) < 1.0
+    assert density(many, many - 1) == 1.0
+    assert density(many, 4) == pytest.approx(4 / many + share, rel=0.05)
     runner.release(cached)
-    assert 0.25 < density[4] < 0.65 and density[12] == 1.0

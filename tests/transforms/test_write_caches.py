@@ -20,7 +20,7 @@ from ovspec.runtime.paged_graph import lower
 from ovspec.runtime.tables import Rows
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
-from ovspec_transforms import route_rows, select_blocks, to_paged, write_caches
+from ovspec_transforms import Selection, route_rows, select_blocks, to_paged, write_caches
 
 
 def routed(layers: int = 3) -> ov.Model:
@@ -39,7 +39,7 @@ def test_every_stock_node_is_replaced(selects: bool) -> None:
     """Inputs that it alone read are gone; those that summaries read stay."""
     model = routed()
     if selects:
-        select_blocks(model, [0, 2])
+        select_blocks(model, [0, 2], Selection("paper"))
     before = names(model)
     assert write_caches(model, ov.Type.u8).count == 3
     found = Counter(node.get_type_name() for node in model.get_ops())

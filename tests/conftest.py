@@ -64,7 +64,7 @@ def demo_ir() -> Path:
 
 @pytest.fixture(scope="session")
 def make_pipeline(demo_ir: Path) -> Callable[..., ovspec.LLMPipeline]:
-    """Pipelines of the demo pair in f32; the last few are kept."""
+    """Pipelines of the demo pair in f32, plain or with the draft model alone; the last few are kept."""
 
     @functools.lru_cache(KEPT_PIPELINES)
     def kept(draft: bool, verify: Any, attention: str) -> ovspec.LLMPipeline:
@@ -72,6 +72,7 @@ def make_pipeline(demo_ir: Path) -> Callable[..., ovspec.LLMPipeline]:
             demo_ir,
             "CPU",
             draft_model=ovspec.draft_model(demo_ir / "draft") if draft else None,
+            drafter="assistant" if draft else "none",
             verify=verify,
             attention=attention,
             **F32,

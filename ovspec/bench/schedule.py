@@ -1,213 +1,208 @@
-"""The timing of `ovspec bench schedule`: the schedule `auto` against every fixed number of draft tokens."""
+"""`ovspec bench schedule`: policies of drafting, replayed on a trace at measured costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from openvino_genai import GenerationConfig
+from rich.table import Table
 
-from ovspec.bench.acceptance_trace import AcceptanceTrace
-from ovspec.bench.backends import load_runner, random_context
-from ovspec.bench.rounds import check_at_least, check_names, rotated
-from ovspec.bench.source import ModelSource
-from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
-from ovspec.drafters.drafter import Drafter
+from ovspec.bench.offers import LONGEST, OfferTrace
+from ovspec.bench.replay import CostTable, Policy, replay
+from ovspec.drafters.auto import AutoDrafter
+from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
-from ovspec.eval.interval import Interval
-from ovspec.generation.generation_config import resolve, updated
-from ovspec.generation.inputs import encode
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.eval.machine import machine, versions
+from ovspec.eval.tables import table_of
+from ovspec.generation.sequence import Sequence as TokenSequence
 from ovspec.pipeline.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.schedule.controller import AutoSchedule
-from ovspec.schedule.schedule import ConstantSchedule, Schedule
-from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
+from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
+from ovspec_models import ModelInfo
 
 Tick = Callable[[str], None]
-
-_ROLL = "Lily has a red ball. Tom has a blue hat. Ben has a green cup. Mia has a big dog. "
-REPETITIVE = (
-    3 * _ROLL,
-    3 * "One, two, three, jump! One, two, three, sing! One, two, three, run! ",
-    '"Not today," said the bear. ' + 3 * '"Not today," said the fox. "Not today," said the bear. ',
+PLAIN = "plain"
+POLICIES = (
+    PLAIN,
+    *(f"{drafter}:{tokens}" for drafter in ("lookup", "suffix") for tokens in (2, 4, 8)),
+    "auto",
 )
-CREATIVE = (
-    "Once upon a time, there was a little boat that wanted to see the sea. It",
-    "The old man opened the door and saw something that he had never seen before:",
-    "In the middle of the night, Anna heard a strange sound in the garden. She",
-)
-# Greedy decoding of a small model soon repeats itself; sampling does not.
-WORKLOADS: Mapping[str, dict[str, Any]] = {
-    "repetitive": {},
-    "creative": {"do_sample": True, "temperature": 0.8},
-    "long": {},
-}
+ROWS = (1, 2, 3, 5, 9, 17, 33, 1 + LONGEST)
+_REPEAT = 5
+_DRAFT = 4
 
 
-@dataclass(slots=True)
-class WorkloadRecord:
-    """The rounds of a workload.
+class _Random(Drafter):
+    """Proposes random tokens, which the target accepts hardly ever."""
+
+    name = "random"
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size, self._rng = vocab_size, np.random.default_rng(0)
+
+    def _draft(self, sequences: Sequence[TokenSequence], counts: Sequence[int]) -> dict[int, Proposal]:
+        return {index: Proposal(self.random(count)) for index, count in enumerate(counts)}
+
+    def random(self, count: int) -> list[int]:
+        """So many tokens."""
+        return [int(token) for token in self._rng.integers(0, self._vocab_size, count)]
+
+
+class _Watch(Schedule):
+    """Plans given numbers of tokens in turn, and notes what every step took.
 
     Attributes:
-        tokens_per_second: by setting, "auto" or a fixed number of draft tokens, round by round.
-        auto_lengths: mean number of draft tokens that `auto` asked for, round by round.
-        collapses: number of times that `auto` saw acceptance collapse.
+        found: by tokens drafted, microseconds of the steps and of their drafts.
     """
 
-    tokens_per_second: dict[str, list[float]]
-    auto_lengths: list[float]
-    collapses: int
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers, self._steps = numbers, 0
+        self.found: dict[int, list[tuple[float, float]]] = {}
 
-    @property
-    def best(self) -> str:
-        """The fixed setting with the highest median."""
-        fixed = [setting for setting in self.tokens_per_second if setting != "auto"]
-        return max(fixed, key=lambda setting: median(self.tokens_per_second[setting]))
+    def plan(self, state: StepState) -> Plan:
+        """The next number."""
+        self._steps += 1
+        return Plan(self._numbers[self._steps % len(self._numbers)])
 
-    def ratio(self, setting: str, baseline: str) -> Interval:
-        """Median of the tokens per second over those of another setting in the same round."""
-        pairs = zip(self.tokens_per_second[setting], self.tokens_per_second[baseline], strict=True)
-        return Interval.of_median([ours / theirs for ours, theirs in pairs])
+    def observe(self, outcome: StepOutcome) -> None:
+        """Note what it took."""
+        taken = outcome.duration, outcome.draft_duration
+        self.found.setdefault(outcome.proposed[0], []).append(taken)
+
+    def medians(self, which: int) -> dict[int, float]:
+        """Milliseconds by tokens drafted, the first step of a number left out: it compiles kernels."""
+        return {n: median(t[which] for t in taken[1:] or taken) / 1000 for n, taken in self.found.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleBench:
-    """What to time.
+    """What to replay.
 
     Attributes:
-        model: folder of the target of the workloads `repetitive` and `creative`.
-        draft_model: folder of its draft model, `None` for a drafter that needs none.
-        drafter: by name, as in `LLMPipeline`.
-        source: the model of the workload `long`, behind a random context.
-        context: tokens of that context.
-        trace: decides how many of its draft tokens are accepted.
-        lengths: fixed numbers of draft tokens; 0, plain decoding, is among them.
-        skip_tokens: tokens of a generation before the clock runs.
-        repeat: timed rounds, in each of which every setting generates once; one more warms up.
-        cold: whether `auto` starts every generation without what it has learned.
+        draft: folder of the draft model of a trace that has its offers.
+        arguments: of `LLMPipeline`.
     """
 
     model: Path
-    draft_model: Path | None
-    drafter: str | None
-    source: ModelSource
-    context: int
-    trace: AcceptanceTrace
-    workloads: tuple[str, ...]
-    lengths: tuple[int, ...]
-    max_new_tokens: int
-    skip_tokens: int
-    repeat: int
-    cold: bool = False
-    properties: Mapping[str, Any] = field(default_factory=dict)
+    draft: Path | None
+    trace: OfferTrace
+    policies: tuple[Policy, ...]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_names("--workload", self.workloads, WORKLOADS)
-        if 0 not in self.lengths or any(not 0 <= k <= MAX_NUM_ASSISTANT_TOKENS for k in self.lengths):
-            raise ValueError(
-                f"--lengths {','.join(map(str, self.lengths))}: expected 0, which is plain decoding, and "
-                f"numbers up to {MAX_NUM_ASSISTANT_TOKENS}"
-            )
-        check_at_least(1, context=self.context, repeat=self.repeat)
-        if not 1 <= self.skip_tokens <= self.max_new_tokens - 2:
-            raise ValueError(
-                f"--skip-tokens {self.skip_tokens}: expected 1 to {self.max_new_tokens - 2}, which leaves "
-                f"something of --max-new-tokens {self.max_new_tokens} to time"
-            )
+        for policy in self.policies:
+            policy.check(self.trace)
 
     @property
     def num_steps(self) -> int:
         """How often `run` calls its `tick`."""
-        return len(self.workloads) * (1 + (1 + len(self.lengths)) * (1 + self.repeat))
+        return 1 + len(self._contexts()) + len(self.policies)
 
-    def run(self, tick: Tick = lambda step: None) -> dict[str, WorkloadRecord]:
-        """Time every workload; settings take turns, generation by generation."""
-        records = {}
-        text: _Player | None = None
-        for name in self.workloads:
-            tick(f"{name}: loading the model")
-            if name == "long":
-                player = self._long_player()
-            else:
-                text = text or self._text_player()
-                player = text
-            records[name] = self._measure(name, player, tick)
-        return records
+    def run(self, tick: Tick = lambda step: None) -> ScheduleReport:
+        """Measure what passes cost, and replay every policy."""
+        tick("loading the model")
+        costs = self._costs(tick)
+        speeds = {}
+        for policy in self.policies:
+            tick(policy.name)
+            speeds[policy.name] = replay(self.trace, costs, policy)
+        return ScheduleReport(self.trace.source, costs, speeds)
 
-    def _measure(self, name: str, player: _Player, tick: Tick) -> WorkloadRecord:
-        settings: list[int | str] = ["auto", *self.lengths]
-        record = WorkloadRecord({str(setting): [] for setting in settings}, [], 0)
-        auto = AutoSchedule(MAX_NUM_ASSISTANT_TOKENS)
-        for turn in range(1 + self.repeat):
-            for setting in rotated(settings, turn):
-                tick(f"{name}, round {turn} of {self.repeat}: {setting}")
-                schedule: Schedule = auto if setting == "auto" else ConstantSchedule(int(setting))
-                if setting == "auto" and self.cold:
-                    schedule = AutoSchedule(MAX_NUM_ASSISTANT_TOKENS)
-                metrics = self._generate(name, player, schedule, turn)
-                if not turn:
-                    continue
-                # The first token is the prefill's.
-                durations = metrics.m_durations[self.skip_tokens - 1 :]
-                record.tokens_per_second[str(setting)].append(1e6 * len(durations) / sum(durations))
-                if setting == "auto":
-                    asked = metrics.num_assistant_tokens
-                    record.auto_lengths.append(sum(asked) / len(asked))
-                    record.collapses += metrics.acceptance_collapses
-        return record
+    def _contexts(self) -> list[int]:
+        """From the shortest prompt of the trace to its longest one, doubled."""
+        lengths = [answer.prompt_tokens for answer in self.trace.answers]
+        found = [min(lengths)]
+        while found[-1] < max(lengths):
+            found.append(min(2 * found[-1], max(lengths)))
+        return found
 
-    def _generate(self, name: str, player: _Player, schedule: Schedule, turn: int) -> RawPerfMetrics:
-        options = {"max_new_tokens": self.max_new_tokens, "ignore_eos": True, **WORKLOADS[name]}
-        if WORKLOADS[name]:
-            options["rng_seed"] = turn
-        found = resolve(updated(GenerationConfig(), options), (), has_draft=True)
-        prompts = player.prompts[name]
-        prompt = prompts[turn % len(prompts)]
-        request = Request(name, prompt, found, schedule=schedule)
-        if player.cached is not None:
-            assert isinstance(player.runner, TracedRunner)
-            player.runner.replay(self.trace, commits=False)
-            player.cached.length = self.context
-            request.cached = player.cached, CachedSequence()
-        player.engine.generate([request])
-        return request.metrics
+    def _costs(self, tick: Tick) -> CostTable:
+        draft = draft_model(self.draft) if self.draft else None
+        pipeline = LLMPipeline(self.model, draft_model=draft, drafter="auto", **self.arguments)
+        drafter, table = _Random(ModelInfo.read(self.model).vocab_size), list[list[float]]()
+        engine = LLMEngine(pipeline.runner, drafter, "dense", max_model_len=pipeline.max_model_len)
+        numbers = [rows - 1 for rows in ROWS]
+        for context in self._contexts():
+            tick(f"passes of {ROWS[0]} to {ROWS[-1]} rows behind {context} tokens")
+            found = _watched(engine, pipeline, drafter.random(context), numbers).medians(0)
+            table.append([found.get(number, 0.0) for number in numbers])
+        auto, draft_ms = pipeline.engine.engine.drafter, 0.0
+        assert isinstance(auto, AutoDrafter)
+        if auto.has_model:
+            engine = LLMEngine(pipeline.runner, auto.drafters[-1], "dense")
+            found = _watched(engine, pipeline, drafter.random(self._contexts()[0]), [_DRAFT]).medians(1)
+            draft_ms = found[_DRAFT] / _DRAFT
+        return CostTable(self._contexts(), list(ROWS), table, draft_ms)
 
-    def _text_player(self) -> _Player:
-        if self.draft_model is None and self.drafter is None:
-            raise ValueError(f"{self.model} has no draft model: give --draft-model DIR or --drafter NAME")
-        draft = None if self.draft_model is None else draft_model(self.draft_model)
-        pipeline = LLMPipeline(self.model, "CPU", draft_model=draft, drafter=self.drafter, **self.properties)
-        tokenizer = pipeline.get_tokenizer()
-        prompts = {
-            name: [encode(tokenizer, text) for text in found]
-            for name, found in (("repetitive", REPETITIVE), ("creative", CREATIVE))
-        }
-        return _Player(pipeline.runner, pipeline.engine.engine, prompts)
 
-    def _long_player(self) -> _Player:
-        source, rng = self.source, np.random.default_rng(0)
-        model = source.load(native=True)
-        runner = load_runner(TracedRunner, "native", model, self.properties, None)
-        # A pass writes the whole draft to the cache before acceptance.
-        cached = random_context(runner, self.context + self.max_new_tokens + 64, rng)
-        prompt = rng.integers(0, source.vocab_size, self.context + 1).tolist()
-        drafter: Drafter = TraceDrafter(self.trace, source.vocab_size)
-        return _Player(runner, LLMEngine(runner, drafter, "dense"), {"long": [prompt]}, cached)
+def _watched(engine: LLMEngine, pipeline: LLMPipeline, prompt: list[int], numbers: Sequence[int]) -> _Watch:
+    """What steps took that drafted these numbers of tokens in turn."""
+    # A draft that the end of the answer cuts short is another number.
+    tokens = (1 + _REPEAT) * len(numbers) + 1
+    settings = pipeline.settings(do_sample=False, ignore_eos=True, max_new_tokens=tokens + max(numbers))
+    watch = _Watch(numbers)
+    engine.generate([Request("costs", prompt, settings, schedule=watch)])
+    return watch
 
 
 @dataclass(frozen=True, slots=True)
-class _Player:
-    """An engine, the prompts of its workloads as token ids, and for `long` a cache that is full already."""
+class ScheduleReport:
+    """Tokens per second of every policy, by category."""
 
-    runner: ModelRunner
-    engine: LLMEngine
-    prompts: Mapping[str, list[list[int]]]
-    cached: CachedSequence | None = None
+    source: str
+    costs: CostTable
+    speeds: Mapping[str, Mapping[str, float]]
+
+    @property
+    def categories(self) -> list[str]:
+        """The categories of the trace."""
+        return list(next(iter(self.speeds.values())))
+
+    def best(self, category: str) -> float:
+        """Tokens per second of the best fixed setting, in hindsight."""
+        fixed = [name for name in self.speeds if name == PLAIN or Policy(name).tokens is not None]
+        return max((self.speeds[name][category] for name in fixed), default=float("nan"))
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object: machine, versions, trace, costs, tokens_per_s."""
+        return {
+            "machine": machine(native=True),
+            "versions": versions(),
+            "trace": self.source,
+            "costs": {
+                "contexts": self.costs.contexts,
+                "rows": self.costs.rows,
+                "ms": self.costs.milliseconds,
+                "draft_ms": self.costs.draft_ms,
+            },
+            "tokens_per_s": {name: dict(found) for name, found in self.speeds.items()},
+        }
+
+    def lines(self) -> list[str]:
+        """What was measured."""
+        costs, lines = self.costs, [self.source]
+        for context, found in zip(costs.contexts, costs.milliseconds, strict=True):
+            passes = ", ".join(f"{rows}: {cost:.1f}" for rows, cost in zip(costs.rows, found, strict=True))
+            lines.append(f"milliseconds by rows behind {context} tokens: {passes}")
+        if costs.draft_ms:
+            lines.append(f"milliseconds of a drafted token: {costs.draft_ms:.2f}")
+        return lines
+
+    def table(self) -> Table:
+        """Tokens per second by category, and their mean share of the best fixed setting."""
+        rows = []
+        for name, found in self.speeds.items():
+            cells = [f"{found[category]:.1f}" for category in self.categories]
+            shares = [found[category] / self.best(category) for category in self.categories]
+            rows.append([name, *cells, f"{min(shares):.2f}", f"{fmean(shares):.2f}"])
+        names = ("policy", *self.categories, "of the best fixed:\nleast", "\nmean")
+        return table_of("tokens/s, replayed", names, rows)
+
+    def notes(self) -> list[str]:
+        """Nothing to add."""
+        return []

@@ -1,4 +1,4 @@
-"""`ovspec bench trace`: record which drafts a pipeline accepts, for `bench decode`."""
+"""`ovspec bench trace`: record which drafts a pipeline accepts, or what drafters offer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from ovspec.bench.offers import record_offers
+from ovspec.bench.prompt_file import BenchPrompt, read_prompt_file
 from ovspec.bench.record import record_trace
 from ovspec.cli.bench_options import check_writable
 from ovspec.cli.drafting import drafting_options
@@ -22,6 +24,7 @@ from ovspec.cli.options import (
 )
 from ovspec.cli.output import with_progress
 from ovspec.cli.pipeline_options import PipelineChoice
+from ovspec.drafters import Auto
 from ovspec.eval import read_prompts
 from ovspec_models.sources import model_name
 
@@ -30,13 +33,33 @@ from ovspec_models.sources import model_name
 @model_option
 @prompts_options
 @click.option("-o", "--output", type=PATH, required=True, metavar="FILE", help="The trace.")
+@click.option(
+    "--offers",
+    is_flag=True,
+    help="Record what every drafter would propose at each token, for `bench schedule`.",
+)
+@click.option("--category", metavar="FIELD", help="Offers: field of a line that names its category.")
 @property_option
 @drafting_options
 @verify_options
 @prefill_options
 @memory_options
-def trace(prompts: Path, limit: int | None, max_new_tokens: int, output: Path, **options: Any) -> None:
-    """Generate greedily; record the accepted tokens of every draft and the corrections of commits."""
+def trace(
+    prompts: Path,
+    limit: int | None,
+    max_new_tokens: int,
+    output: Path,
+    offers: bool,
+    category: str | None,
+    **options: Any,
+) -> None:
+    """Generate greedily; record the accepted tokens of every draft and the corrections of commits.
+
+    With --offers decoding is plain, and the drafters of `auto` say at every token what they would propose:
+    the length of the match, how many tokens, and how many of them the answer goes on with.
+    """
+    if category is not None and not offers:
+        raise ValueError(f"--category {category} needs --offers")
     verify = options["verify"]
     choice = PipelineChoice.of(options)
     drafter = choice.drafter
@@ -44,6 +67,9 @@ def trace(prompts: Path, limit: int | None, max_new_tokens: int, output: Path, *
         raise ValueError("a trace needs drafts: give --draft-model DIR or --drafter NAME")
     settings = {**generation_options(options, drafts=True), "max_new_tokens": max_new_tokens}
     check_writable("--output", output)
+    if offers:
+        _record_offers(choice, read_prompt_file(prompts, category, limit), max_new_tokens, output)
+        return
     texts = [prompt.text for prompt in read_prompts(prompts)[:limit]]
     pipeline = choice.start()
     read = ", sparse prefill" if choice.prefill else ""
@@ -55,3 +81,18 @@ def trace(prompts: Path, limit: int | None, max_new_tokens: int, output: Path, *
         f"{output}: {drafts} drafts, {recorded.tokens_per_pass():.2f} tokens a verification, "
         f"{corrections} corrections by commits"
     )
+
+
+def _record_offers(
+    choice: PipelineChoice, prompts: list[BenchPrompt], max_new_tokens: int, output: Path
+) -> None:
+    if not isinstance(choice.drafter, Auto) or choice.verify != "dense" or choice.prefill:
+        raise ValueError("--offers needs --drafter auto, dense verification and dense prompts")
+    pipeline = choice.start()
+    recorded = with_progress(
+        len(prompts),
+        lambda tick: record_offers(pipeline, prompts, max_new_tokens, choice.model.resolve().name, tick),
+    )
+    recorded.save(output)
+    positions = sum(answer.positions for answer in recorded.answers)
+    click.echo(f"{output}: {len(recorded.answers)} answers, {positions} tokens behind their first")

@@ -11,6 +11,7 @@ import click
 
 from ovspec.cli.generate import print_piece
 from ovspec.cli.output import print_table, save_report
+from ovspec.drafters import NONE, Assistant
 from ovspec.eval.tables import table_of
 from ovspec.generation.results import DecodedResults
 from ovspec.pipeline.draft_model import draft_model
@@ -47,7 +48,8 @@ class Mode:
         """The pipeline of the embedded pair in this mode."""
         folder = demo_pair_path()
         draft = draft_model(folder / self.draft) if self.draft else None
-        return LLMPipeline(folder, "CPU", draft_model=draft, drafter=self.drafter, verify=self.verify)
+        drafter = self.drafter or (NONE if draft is None else Assistant.name)
+        return LLMPipeline(folder, "CPU", draft_model=draft, drafter=drafter, verify=self.verify)
 
 
 _BUDGET = f"L0={_SPARSE.L0}, rho={_SPARSE.rho}"

@@ -184,8 +184,6 @@ def summary_line(metrics: PerfMetrics, verify: VerifyMode) -> str:
         parts.append(f"mean acceptance length {metrics.get_mean_acceptance_length():.2f}")
     if 0.0 < metrics.get_drafting_share() < 0.5:
         parts.append(f"drafting paid in {metrics.get_drafting_share():.0%} of the steps only")
-    if metrics.get_acceptance_collapses():
-        parts.append(f"acceptance COLLAPSED {metrics.get_acceptance_collapses()} times")
     if metrics.get_attention_density() < 1.0:
         parts.append(f"attention density {metrics.get_attention_density():.2f}")
     elif isinstance(verify, SparseVerify) and metrics.raw_metrics.left_nothing_out:

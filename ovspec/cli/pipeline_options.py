@@ -27,7 +27,7 @@ from ovspec.cli.options import (
 )
 from ovspec.cli.output import warn
 from ovspec.cli.waiting import loading
-from ovspec.drafters import DrafterChoice
+from ovspec.drafters import NONE, DrafterChoice
 from ovspec.generation.drafting_settings import ACCEPTANCE_RULES
 from ovspec.generation.generation_config import updated
 from ovspec.pipeline.draft_model import draft_model
@@ -134,7 +134,7 @@ class PipelineChoice:
         return LLMPipeline(
             self.model,
             draft_model=None if draft is None else draft_model(draft),
-            drafter=self.drafter if drafts else None,
+            drafter=self.drafter if drafts and self.drafter else NONE,
             verify=self.verify if verify is None else verify,
             prefill=(self.prefill if sparse_prompts else None) or "dense",
             **self.arguments,

@@ -13,6 +13,7 @@ import click
 import openvino_genai
 
 from ovspec.cli.output import print_table, save_report, say, warn, with_progress
+from ovspec.drafters import NONE
 from ovspec.eval.tables import table_of
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.verify.commit_verify import CommitVerify
@@ -61,7 +62,7 @@ class Mode:
         if self.genai:
             lookup = {"prompt_lookup": True} if self.drafter else {}
             return openvino_genai.LLMPipeline(str(folder), "CPU", **lookup)
-        return LLMPipeline(folder, "CPU", drafter=self.drafter, verify=self.verify)
+        return LLMPipeline(folder, "CPU", drafter=self.drafter or NONE, verify=self.verify)
 
 
 _EIGHT = {"num_assistant_tokens": 8}

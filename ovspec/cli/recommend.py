@@ -109,10 +109,10 @@ def _verdict(best: Trial | None, trials: list[Trial]) -> str:
 
 def _options(best: Trial, draft_model: str) -> str:
     if best.drafter == "none":
-        return "--draft-model none"
-    named = f"--draft-model {draft_model} " if draft_model not in ("auto", "none") else ""
-    which = named if best.drafter == "assistant" else f"--drafter {best.drafter} "
-    return f"{which}--num-assistant-tokens {best.num_assistant_tokens}"
+        return "--drafter none"
+    is_given = best.drafter == "assistant" and draft_model not in ("auto", "none")
+    named = f"--draft-model {draft_model} " if is_given else ""
+    return f"{named}--drafter {best.drafter} --num-assistant-tokens {best.num_assistant_tokens}"
 
 
 def _show(trials: list[Trial]) -> None:

@@ -5,6 +5,7 @@ from ovspec.drafters.auto import AutoDrafter
 from ovspec.drafters.build import Parts, build_drafter
 from ovspec.drafters.choice import (
     NAMES,
+    NONE,
     Assistant,
     Auto,
     DrafterChoice,
@@ -23,6 +24,7 @@ from ovspec.drafters.user import ProposesTokens, UserDrafter
 
 __all__ = [
     "NAMES",
+    "NONE",
     "Assistant",
     "AssistantDrafter",
     "Auto",

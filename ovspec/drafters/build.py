@@ -63,8 +63,7 @@ def build_drafter(choice: DrafterChoice | None, parts: Parts) -> Drafter | None:
     if isinstance(choice, LayerSkip):
         return LayerSkipDrafter(parts.target, choice.share, choice.sparse)
     if isinstance(choice, Auto):
-        lookups = [SuffixDrafter(_corpus(choice.corpus, parts)), PromptLookupDrafter()]
-        return AutoDrafter([*lookups, parts.assistant] if parts.assistant else lookups)
+        return AutoDrafter(SuffixDrafter(_corpus(choice.corpus, parts)), parts.assistant)
     return parts.assistant
 
 

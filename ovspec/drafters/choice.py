@@ -87,7 +87,7 @@ class LayerSkip:
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """Tries suffixes, then n-grams, then the draft model if there is one.
+    """Looks suffixes up, and asks the draft model, if there is one, where their match is short.
 
     Args:
         corpus: text file that suffixes are searched in as well.
@@ -111,11 +111,13 @@ class UserChoice:
 
 DrafterChoice: TypeAlias = Assistant | PromptLookup | Suffix | SparseSelf | LayerSkip | Auto | UserChoice
 _KINDS = (Assistant, PromptLookup, Suffix, SparseSelf, LayerSkip, Auto)
-NAMES = tuple(kind.name for kind in _KINDS)
+#: Plain decoding.
+NONE = "none"
+NAMES = (*(kind.name for kind in _KINDS), NONE)
 
 
 def parse_drafter(drafter: object, has_draft_model: bool) -> DrafterChoice | None:
-    """Check a user's `drafter` argument; returns `None` if there is neither a drafter nor a draft model.
+    """Check a user's `drafter` argument; returns `None` for plain decoding.
 
     Raises:
         ValueError: it is not a drafter, needs a draft model that is missing, or does not use the given one.
@@ -123,9 +125,9 @@ def parse_drafter(drafter: object, has_draft_model: bool) -> DrafterChoice | Non
     choice = _parse(drafter, has_draft_model)
     takes_model = isinstance(choice, (Assistant, Auto))
     if has_draft_model and not takes_model:
-        assert choice is not None
+        name = NONE if choice is None else choice.name
         raise ValueError(
-            f"drafter={choice.name!r} has no use for the draft model: leave draft_model out, or take "
+            f"drafter={name!r} has no use for the draft model: leave draft_model out, or take "
             "drafter='assistant' or 'auto'"
         )
     if isinstance(choice, Assistant) and not has_draft_model:
@@ -136,6 +138,8 @@ def parse_drafter(drafter: object, has_draft_model: bool) -> DrafterChoice | Non
 def _parse(drafter: object, has_draft_model: bool) -> DrafterChoice | None:
     if drafter is None:
         return Assistant() if has_draft_model else None
+    if drafter == NONE:
+        return None
     if isinstance(drafter, _KINDS):
         return drafter
     if isinstance(drafter, str):

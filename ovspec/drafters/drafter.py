@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ovspec.generation.sequence import Sequence
 from ovspec.sampling.sampling import Distribution
 from ovspec.sampling.tree_acceptance import ROOT, depth
+from ovspec.schedule.schedule import ModelAsk
 
 
 @dataclass(slots=True)
@@ -25,14 +26,18 @@ class Proposal:
             (`acceptance_rule`) read q.
         parents: for a tree, the index of each token's parent, -1 for one that follows the context; a parent
             precedes its children. `None` is a chain.
-        confidences: for a tree that a model drafted, the probability by that model that decoding comes to
-            each token; no parent has less than its children. `None`: not known.
+        confidences: the probability that decoding comes to each token, of a tree by the model that drafted
+            it, of a lookup by its match; no parent has less than its children. `None`: not known.
+        match: of a lookup, how many of the last tokens stood before its tokens elsewhere; else 0.
+        dropped: tokens that were cut off before it was verified.
     """
 
     tokens: list[int] = field(default_factory=list)
     q: list[Distribution | None] = field(default_factory=list)
     parents: list[int] | None = None
     confidences: list[float] | None = None
+    match: int = 0
+    dropped: list[int] = field(default_factory=list)
 
     @property
     def depth(self) -> int:
@@ -40,9 +45,14 @@ class Proposal:
         return len(self.tokens) if self.parents is None else depth(self.parents)
 
     def drop_unlikely(self, least: float) -> None:
-        """Drop the nodes of a tree whose confidence is below `least`; a parent outlives its children."""
-        if self.parents is None or self.confidences is None:
+        """Drop tokens whose confidence is below `least`; of a tree a parent outlives its children."""
+        if self.confidences is None:
             return
+        if self.parents is None:
+            count = sum(confidence >= least for confidence in self.confidences)
+            self.tokens, self.dropped = self.tokens[:count], self.tokens[count:]
+            return
+        self.dropped = [token for node, token in enumerate(self.tokens) if self.confidences[node] < least]
         self._keep([node for node, confidence in enumerate(self.confidences) if confidence >= least])
 
     def cut(self, sequence: Sequence) -> None:
@@ -135,23 +145,32 @@ class Drafter(ABC):
     Attributes:
         name: as in `LLMPipeline(drafter=...)`.
         last_duration: time that the last `propose` spent in a model, microseconds.
-        needs_no_model: whether proposals come from tokens alone, none of them drawn from a distribution.
+        looks_up: whether proposals come from text that was seen before, with their `match`, for nothing.
+        has_model: whether a token that it drafts takes time.
         reads_states: whether it drafts from hidden states of the target, which `observe` brings.
         why_no_trees: why it can't draft trees, in words; empty where it can.
     """
 
     name: str
     last_duration: float = 0.0
-    needs_no_model: bool = False
+    looks_up: bool = False
+    has_model: bool = True
     reads_states: bool = False
     why_no_trees: str = "it drafts chains only"
 
-    def propose(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> list[Proposal]:
+    def propose(
+        self,
+        sequences: SequenceOf[Sequence],
+        counts: SequenceOf[int],
+        of_model: SequenceOf[ModelAsk | None] = (),
+    ) -> list[Proposal]:
         """Propose tokens that may follow each sequence.
 
         Args:
             sequences: what is generated.
             counts: largest number of tokens per sequence; 0: none.
+            of_model: for a drafter that looks up and has a model, what the model is asked for; `None`, and
+                where there is none: for `counts` too, behind which there was no match.
 
         Returns:
             One proposal per sequence.

@@ -23,22 +23,28 @@ class PromptLookupDrafter(Drafter):
     """
 
     name = "prompt_lookup"
-    needs_no_model = True
+    looks_up, has_model = True, False
     why_no_trees = "it gives no probabilities"
 
     def __init__(self, max_ngram_size: int = DEFAULT_MAX_NGRAM_SIZE) -> None:
         self._max_ngram_size = max_ngram_size
 
     def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
-        return {i: Proposal(self._lookup(sequences[i], k)) for i, k in enumerate(counts) if k > 0}
+        return {i: self._lookup(sequences[i], k) for i, k in enumerate(counts) if k > 0}
 
-    def _lookup(self, sequence: Sequence, k: int) -> list[int]:
+    def _lookup(self, sequence: Sequence, k: int) -> Proposal:
         text = sequence.draft_states.setdefault(self.name, TokenText()).read(sequence)
-        return lookup(text, sequence.settings.max_ngram_size or self._max_ngram_size, k)
+        draft, match = lookup_match(text, sequence.settings.max_ngram_size or self._max_ngram_size, k)
+        return Proposal(draft, match=match)
 
 
 def lookup(text: bytes | bytearray, max_ngram_size: int, k: int) -> list[int]:
-    """The `k` tokens that followed the most recent earlier occurrence of the last n tokens, if there is one.
+    """The tokens of `lookup_match` alone."""
+    return lookup_match(text, max_ngram_size, k)[0]
+
+
+def lookup_match(text: bytes | bytearray, max_ngram_size: int, k: int) -> tuple[list[int], int]:
+    """The `k` tokens that followed the most recent earlier occurrence of the last n tokens, if any; and n.
 
     n is the largest number up to `max_ngram_size` for which there is an occurrence. At the end of the text,
     copying continues with the tokens just copied, as in LZ77, so that a loop is drafted to any length.
@@ -48,7 +54,7 @@ def lookup(text: bytes | bytearray, max_ngram_size: int, k: int) -> list[int]:
         max_ngram_size: the largest n.
         k: tokens that are wanted.
     """
-    length, start = len(text), -1
+    length, start, match = len(text), -1, 0
     # An occurrence must end before the last token. A longer n-gram occurs no later than a shorter one.
     end = length - _WIDTH
     for size in range(_WIDTH, min(_WIDTH * max_ngram_size, end) + 1, _WIDTH):
@@ -56,12 +62,13 @@ def lookup(text: bytes | bytearray, max_ngram_size: int, k: int) -> list[int]:
         if at < 0:
             break
         start = end = at + size
+        match = size // _WIDTH
     if start < 0:
-        return []
+        return [], 0
     found = array(_CODE, bytes(text[start : start + _WIDTH * k])).tolist()
     while len(found) < k:
         found += found[: k - len(found)]
-    return found
+    return found, match
 
 
 def as_text(tokens: Iterable[int]) -> bytes:

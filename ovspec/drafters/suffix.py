@@ -17,10 +17,8 @@ from ovspec.generation.sequence import Sequence
 
 _Place = TypeVar("_Place")  # in the text that a draft follows
 
-# A match of a single token predicts too little.
-_MIN_MATCH = 2
 # Most tokens to draft per matched token (alpha of SuffixDecoding).
-_TOKENS_PER_MATCH = 2
+TOKENS_PER_MATCH = 2
 # A draft ends when the product of the shares of its continuations falls below this.
 _MIN_SHARE = 0.2
 
@@ -33,16 +31,16 @@ class SuffixDrafter(Drafter):
     """
 
     name = "suffix"
-    needs_no_model = True
+    looks_up, has_model = True, False
     why_no_trees = "it gives no probabilities"
 
     def __init__(self, corpus: Corpus | None = None) -> None:
         self._corpus = corpus
 
     def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
-        return {i: Proposal(self._continue(sequences[i], k)) for i, k in enumerate(counts) if k > 0}
+        return {i: self._continue(sequences[i], k) for i, k in enumerate(counts) if k > 0}
 
-    def _continue(self, sequence: Sequence, k: int) -> list[int]:
+    def _continue(self, sequence: Sequence, k: int) -> Proposal:
         automaton: SuffixAutomaton = sequence.draft_states.setdefault(self.name, SuffixAutomaton())
         # Provisional tokens may still be replaced, and the automaton cannot remove tokens.
         automaton.extend(sequence.tokens[automaton.size : sequence.confirmed])
@@ -51,12 +49,13 @@ class SuffixDrafter(Drafter):
         if self._corpus is not None:
             positions, corpus_length = self._corpus.match(tail)
             if corpus_length > length:
-                return _drafted(self._corpus.follow, positions, _limit(k, corpus_length))
-        return _drafted(automaton.follow, state, _limit(k, length))
+                draft = _drafted(self._corpus.follow, positions, _limit(k, corpus_length))
+                return Proposal(draft, match=corpus_length)
+        return Proposal(_drafted(automaton.follow, state, _limit(k, length)), match=length)
 
 
 def _limit(k: int, length: int) -> int:
-    return min(k, _TOKENS_PER_MATCH * length) if length >= _MIN_MATCH else 0
+    return min(k, TOKENS_PER_MATCH * length)
 
 
 def _drafted(

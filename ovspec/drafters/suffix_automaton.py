@@ -51,9 +51,14 @@ class SuffixAutomaton:
         return state, length
 
     def follow(self, state: int) -> tuple[int, int, float] | None:
-        """The most frequent token after a state, the next state, and its share; `None` at the text's end."""
+        """The most frequent token after a state, the next state, and its share; `None` where there is none.
+
+        At the text's end it goes on behind a shorter suffix, so that a loop is followed to any length.
+        """
+        while state != _ROOT and not self._next[state]:
+            state = self._link[state]
         following = self._next[state]
-        if not following:
+        if state == _ROOT:
             return None
         counts = {token: self._count[self._shortened(after)] for token, after in following.items()}
         token = max(counts, key=counts.__getitem__)

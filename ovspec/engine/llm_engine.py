@@ -143,8 +143,6 @@ class LLMEngine:
         if request.cached is not None:
             sequence.target, sequence.draft = request.cached
         schedule = request.schedule or mode.schedules.of(settings)
-        if not any(state.schedule is schedule for state in self._states.values()):
-            schedule.begin()
         raw = request.metrics
         of_call = (state.meter for state in self._states.values() if state.meter.raw is raw)
         meter = next(of_call, None) or Meter(raw)
@@ -341,8 +339,5 @@ class LLMEngine:
                 self.drafter.release(sequence)
 
     def _forget(self, state: RequestState) -> None:
-        state.meter.raw.acceptance_collapses = max(
-            state.meter.raw.acceptance_collapses, state.schedule.collapses
-        )
         self._scheduler.remove(state)
         del self._states[state.request.request_id]

@@ -10,7 +10,6 @@ from ovspec.engine.allotment import allot
 from ovspec.engine.modes import Mode
 from ovspec.engine.request_state import RequestState
 from ovspec.engine.request_step import RequestStep, Step
-from ovspec.engine.shadow import ShadowDrafts
 from ovspec.engine.speculation import Speculation
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
@@ -42,7 +41,6 @@ class Planner:
     def __init__(self, drafter: Drafter | None, speculation: Speculation) -> None:
         self._drafter = drafter
         self._speculation = speculation
-        self._shadows = ShadowDrafts(drafter) if drafter and drafter.needs_no_model else None
 
     def plan(
         self, decoding: SequenceOf[RequestState], most_draft: int | None
@@ -53,7 +51,7 @@ class Planner:
             decoding: the requests.
             most_draft: as of `Speculation.step`.
         """
-        if len(decoding) == 1 and not self._shadows and (plan := decoding[0].schedule.constant):
+        if len(decoding) == 1 and (plan := decoding[0].schedule.constant):
             return [RequestStep(decoding[0], plan)], []
         together: dict[tuple[Schedule, Mode], list[RequestState]] = {}
         for state in decoding:
@@ -64,13 +62,7 @@ class Planner:
             if plan is None:
                 before = self._state(requests, most_draft)
                 plan = schedule.plan(before)
-            if self._shadows and plan.shadow_tokens:
-                self._shadows.draft([state.sequence for state in requests], plan.shadow_tokens)
-            tokens = self._tokens(requests, plan, most_draft)
-            steps = [
-                RequestStep(state, plan._replace(num_assistant_tokens=count))
-                for state, count in zip(requests, tokens, strict=True)
-            ]
+            steps = self._steps(requests, plan, most_draft)
             planned |= zip(requests, steps, strict=True)
             if before is not None:
                 groups.append(Group(before, plan, steps))
@@ -104,21 +96,37 @@ class Planner:
                 step.commit_duration if commits else 0.0,
                 sum(count for count, _ in commits),
                 sum(kept for _, kept in commits),
-                self._shadows.decided([state.sequence for state in states]) if self._shadows else (),
+                tuple(request.proposal.match for request in requests),
+                tuple(request.judged for request in requests),
+                tuple(request.agreed for request in requests),
+                sum(request.model_tokens for request in requests),
             )
             states[0].schedule.observe(outcome)
 
-    def _tokens(self, requests: SequenceOf[RequestState], plan: Plan, most_draft: int | None) -> list[int]:
-        """Draft tokens of each request: with `auto` those that accept more get more."""
-        tokens = plan.num_assistant_tokens
-        settings = requests[0].sequence.settings
-        # Of trees the schedule drops what is not worth its row.
-        if len(requests) == 1 or settings.num_assistant_tokens_schedule != "auto" or settings.tree_depth:
-            return [tokens] * len(requests)
+    def _steps(
+        self, requests: SequenceOf[RequestState], plan: Plan, most_draft: int | None
+    ) -> list[RequestStep]:
+        """The plan of each request: with `auto` those that accept more of a model's drafts get more."""
+        settings, drafter = requests[0].sequence.settings, self._drafter
+        is_auto = settings.num_assistant_tokens_schedule == "auto" and not settings.tree_depth
+        # The schedule drops what of trees and lookups is not worth its row.
+        if len(requests) == 1 or not is_auto or drafter is None or not drafter.has_model:
+            return [RequestStep(state, plan) for state in requests]
         rooms = [
             min(MAX_NUM_ASSISTANT_TOKENS, self._speculation.room(state, most_draft)) for state in requests
         ]
-        return allot(tokens, [state.acceptance.rate for state in requests], rooms)
+        model = plan.model
+        asked = plan.num_assistant_tokens if model is None else model.tokens
+        numbers = allot(asked, [state.acceptance.rate for state in requests], rooms)
+        return [
+            RequestStep(
+                state,
+                plan._replace(num_assistant_tokens=tokens)
+                if model is None
+                else plan._replace(model=model._replace(tokens=tokens)),
+            )
+            for state, tokens in zip(requests, numbers, strict=True)
+        ]
 
     def _state(self, requests: SequenceOf[RequestState], most_draft: int | None) -> StepState:
         longest = max(max(self._speculation.room(state, most_draft) for state in requests), 0)
@@ -127,22 +135,14 @@ class Planner:
             contexts=tuple(len(sequence.tokens) for sequence in sequences),
             remaining=tuple(sequence.remaining for sequence in sequences),
             max_draft=min(MAX_NUM_ASSISTANT_TOKENS, longest) if self._drafter else 0,
-            asked=self._asked(requests),
             unread=self._unread(requests),
             pending=tuple(len(sequence.provisional) for sequence in sequences) if mode.commits else (),
             budget_scales=mode.budget_scales,
             commit_intervals=mode.commit_intervals,
-            can_shadow=self._shadows is not None,
+            has_lookup=self._drafter is not None and self._drafter.looks_up,
+            has_model=self._drafter is not None and self._drafter.has_model,
             trees=any(sequence.settings.branching_factor > 1 for sequence in sequences),
         )
-
-    def _asked(self, requests: SequenceOf[RequestState]) -> int:
-        """The longest draft that requests ask for, whatever room there is now."""
-        if self._drafter is None:
-            return 0
-        if any(state.request.schedule is not None for state in requests):
-            return MAX_NUM_ASSISTANT_TOKENS
-        return max(state.sequence.settings.num_assistant_tokens for state in requests)
 
     def _unread(self, requests: SequenceOf[RequestState]) -> int:
         return self._drafter.unread([state.sequence for state in requests]) if self._drafter else 0

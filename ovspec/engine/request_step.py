@@ -19,6 +19,9 @@ class RequestStep:
         proposal: its draft.
         forced: whether its grammar wrote the draft, which then says nothing of the drafter.
         accepted: tokens of the draft that verification accepted.
+        judged: its tokens that were compared with the own ones of the target: also the first one cut off,
+            where all before it were accepted.
+        agreed: how many of those were the target's.
         commit: its provisional tokens, and how many of them a commit kept; `None` where it did not commit.
         held: tokens that its output had before.
     """
@@ -28,6 +31,8 @@ class RequestStep:
     proposal: Proposal = field(default_factory=Proposal)
     forced: bool = False
     accepted: int = 0
+    judged: int = 0
+    agreed: int = 0
     commit: tuple[int, int] | None = None
     held: int = field(init=False)
 
@@ -44,9 +49,25 @@ class RequestStep:
         """Final tokens that the step brought."""
         return len(self.state.output.token_ids) - self.held
 
-    def count_draft(self, accepted: int) -> None:
-        """Note how much of the draft was accepted, wherever that is counted."""
-        self.accepted, levels, state = accepted, self.proposal.depth, self.state
+    @property
+    def model_tokens(self) -> int:
+        """Tokens that a model drafted, those that were not verified included."""
+        proposal = self.proposal
+        return 0 if self.forced or proposal.match else len(proposal.tokens) + len(proposal.dropped)
+
+    def count_draft(self, accepted: int, following: int | None) -> None:
+        """Note how much of the draft was accepted, wherever that is counted.
+
+        Args:
+            accepted: of its tokens.
+            following: the target's token behind them; `None` where there was an error.
+        """
+        proposal, state = self.proposal, self.state
+        self.accepted, levels = accepted, proposal.depth
+        if not self.forced:
+            whole = proposal.parents is None and accepted == levels
+            dropped = proposal.dropped[:1] if whole else []
+            self.judged, self.agreed = levels + len(dropped), accepted + (dropped == [following])
         if levels:
             state.count_draft(levels, accepted)
             if not self.forced:

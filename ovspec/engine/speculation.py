@@ -85,13 +85,14 @@ class Speculation:
         started = microseconds()
         count_pass(found.stats, [request.state for request in requests], [chunk.state for chunk in chunks])
         for index, (request, draft) in enumerate(zip(requests, drafts, strict=True)):
-            state, own, nodes = request.state, found.parts[index], list[int]()
+            state, own = request.state, found.parts[index]
+            nodes, following = list[int](), None
             if state.request.blocks_read:
                 state.output.blocks_read = found.result.blocks_read(index)
             with state.faults():
-                nodes = self._take(request, own.logits, draft.limits == DENSE)
+                nodes, following = self._take(request, own.logits, draft.limits == DENSE)
                 self.verifier.show(state.sequence, own, nodes)
-            request.count_draft(len(nodes))
+            request.count_draft(len(nodes), following)
         for chunk, own, ends in zip(chunks, found.parts[len(requests) :], last, strict=True):
             with chunk.state.faults():
                 self.verifier.show(chunk.state.sequence, own, ())
@@ -127,15 +128,18 @@ class Speculation:
         if self.drafter is None or not any(counts):
             return
         started = microseconds()
-        proposals = self.drafter.propose([request.state.sequence for request in requests], counts)
+        asks = [
+            None if (ask := request.plan.model) is None else ask._replace(tokens=min(ask.tokens, count))
+            for request, count in zip(requests, counts, strict=True)
+        ]
+        proposals = self.drafter.propose([request.state.sequence for request in requests], counts, asks)
         for request, proposal in zip(requests, proposals, strict=True):
             if request.forced:
                 continue
             request.proposal = proposal
             with request.state.faults():
                 proposal.cut(request.state.sequence)
-        if any(request.proposal.confidences for request in requests):
-            drop_unlikely(requests)
+        drop_unlikely(requests)
         step.draft_duration = microseconds() - started
         step.draft_model_duration = self.drafter.last_duration
 
@@ -192,8 +196,12 @@ class Speculation:
             limits.append(MAX_INTERVAL - 1 - len(sequence.provisional))
         return min(limits)
 
-    def _take(self, request: RequestStep, logits: NDArray[np.float32], dense: bool) -> list[int]:
-        """Accept what verification lets stand, as final tokens or as provisional ones; return it."""
+    def _take(self, request: RequestStep, logits: NDArray[np.float32], dense: bool) -> tuple[list[int], int]:
+        """Accept what verification lets stand, as final tokens or as provisional ones.
+
+        Returns:
+            The accepted nodes, and the target's token behind them.
+        """
         state, proposal = request.state, request.proposal
         sequence, parents = state.sequence, proposal.parents
         if parents is None:
@@ -211,14 +219,17 @@ class Speculation:
             take_provisional(state, tokens, writers)
         else:
             state.emit(tokens, writers, logits, [0, *(node + 1 for node in nodes)])
-        return nodes
+        return nodes, last
 
 
 def drop_unlikely(requests: SequenceOf[RequestStep]) -> None:
-    """Drop nodes that the schedules do not verify; the trees of one schedule are judged together."""
+    """Drop tokens that the schedules do not verify; the drafts of one schedule are judged together."""
     drafted: dict[Schedule, list[float]] = {}
     for request in requests:
-        drafted.setdefault(request.state.schedule, []).extend(request.proposal.confidences or ())
+        proposal, schedule = request.proposal, request.state.schedule
+        if proposal.match and proposal.tokens:
+            proposal.confidences = schedule.likely(proposal.match, len(proposal.tokens))
+        drafted.setdefault(schedule, []).extend(proposal.confidences or ())
     for request in requests:
         if request.proposal.confidences:
             schedule = request.state.schedule

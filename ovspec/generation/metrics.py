@@ -34,7 +34,6 @@ class RawPerfMetrics:
         drafted_nodes: all tokens of each draft.
         accepted_lengths: how many of them were accepted.
         num_assistant_tokens: per step, the draft tokens that the schedule asked for.
-        acceptance_collapses: times that acceptance fell below half of what it was.
         provisional_lengths: per commit, the provisional tokens that its dense pass verified.
         confirmed_lengths: how many of them it confirmed.
         attended_tokens: context tokens that verification attention read, over layers and KV heads.
@@ -73,7 +72,6 @@ class RawPerfMetrics:
     drafted_nodes: list[int] = field(default_factory=list)
     accepted_lengths: list[int] = field(default_factory=list)
     num_assistant_tokens: list[int] = field(default_factory=list)
-    acceptance_collapses: int = 0
     provisional_lengths: list[int] = field(default_factory=list)
     confirmed_lengths: list[int] = field(default_factory=list)
     attended_tokens: float = 0.0
@@ -295,10 +293,6 @@ class PerfMetrics:
         asked = self.raw_metrics.num_assistant_tokens
         return sum(number > 0 for number in asked) / len(asked) if asked else 0.0
 
-    def get_acceptance_collapses(self) -> int:
-        """Times that acceptance fell below half of what it was, as the schedule `auto` saw it."""
-        return self.raw_metrics.acceptance_collapses
-
     def get_draft_duration(self) -> MeanStdPair:
         """Time of one drafting round."""
         return MeanStdPair.of(self.raw_metrics.draft_durations)
@@ -364,7 +358,6 @@ class PerfMetrics:
             "mean_acceptance_length": self.get_mean_acceptance_length(),
             "acceptance_rate": self.get_acceptance_rate(),
             "acceptance_rate_per_position": self.get_acceptance_rate_per_position(),
-            "acceptance_collapses": self.get_acceptance_collapses(),
             "num_assistant_tokens": self.get_num_assistant_tokens(),
             "drafting_share": self.get_drafting_share(),
             "attention_density": self.get_attention_density(),

@@ -7,7 +7,7 @@ from typing import Any
 
 from openvino_genai import GenerationConfig, Tokenizer
 
-from ovspec.drafters import Auto, DrafterChoice, PromptLookup
+from ovspec.drafters import DrafterChoice, PromptLookup
 from ovspec.errors import InvalidTypeError, InvalidValueError, refuses_as_genai
 from ovspec.generation.chat_prompts import ChatPrompts
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
@@ -139,7 +139,7 @@ class Outline:
 
 def _check(settings: GenerationSettings, choice: DrafterChoice | None, verify: VerifyMode) -> None:
     """Refuse n-grams without prompt lookup, and a lossy acceptance beside commits."""
-    if settings.max_ngram_size and not isinstance(choice, (PromptLookup, Auto)):
+    if settings.max_ngram_size and not isinstance(choice, PromptLookup):
         raise InvalidValueError(
             f"max_ngram_size={settings.max_ngram_size}: this pipeline looks no n-grams up; pass "
             "drafter='prompt_lookup' to it"

@@ -71,8 +71,8 @@ class LLMPipeline(Outline):
         tokenizer, device, config: the same by name.
         draft_model: from `ovspec.draft_model`.
         drafter: "assistant" (the default with a draft model), "prompt_lookup", "suffix", "sparse_self",
-            "layer_skip", "auto", one of these with options (`ovspec.drafters`), or an object of your own
-            with `propose(context, k)`. Without a draft model and a drafter, decoding is plain.
+            "layer_skip", "auto", one of these with options (`ovspec.drafters`), an object of your own with
+            `propose(context, k)`, or "none". Without a draft model and a drafter, decoding is plain.
         verify: "dense" or "commit" (`CommitVerify`), which change nothing, or "sparse" (`SparseVerify`),
             which is lossy.
         prefill: "dense", or "sparse" (`SparsePrefill`), which reads prompts sparsely and is lossy.

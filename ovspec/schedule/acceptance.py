@@ -1,128 +1,99 @@
-"""Acceptance per position: how many draft tokens are offered and accepted, learned while drafts are verified.
+"""Acceptance: how likely the tokens of a draft are, learned while drafts are verified.
 
-Discounted Beta posteriors, one per position, as BanditSpec (arXiv 2505.15141) keeps statistics per arm; a
-change is seen in a window of the last drafts, as for piecewise-stationary bandits (arXiv 1802.03692).
+A lookup's match is evidence in itself: the longer it is, the more is accepted behind it, and behind i
+accepted tokens it is i tokens longer. So one rate by length of the match says how likely every token of a
+draft is. What a model drafts has a rate by position. Rates are discounted Beta posteriors, as BanditSpec
+(arXiv 2505.15141) keeps them per arm.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 
-import numpy as np
-
-# Drafts after which old ones have faded.
-_MEMORY = 256
-# Drafts in which a shift is looked for; also the steps between two such looks, the memory of how often a
-# lookup offers a draft (a text begins to repeat itself suddenly), and the weight of earlier prompts.
-WINDOW = 8
-# Rate that a position has before any draft, and how many drafts this belief weighs.
-_PRIOR_RATE, _PRIOR_DRAFTS = 0.6, 2.5
-# A position never tried has the rate of the one before it, times this: drafts get longer step by step.
-_FADING = 0.98
-# Before any commit: all but one of so many provisional tokens are taken to have been confirmed.
-_PRIOR_CONFIRMATIONS = 64.0
-# A shift: the tokens accepted in the recent drafts are so many standard deviations off their expectation.
-_SHIFT_DEVIATIONS = 3.5
+# Observations after which old ones have faded, and how many a belief weighs: of lookups, which change with
+# the text, and of models.
+_LOOKUPS, _MODELS = (32.0, 16.0), (64.0, 2.5)
+# Rates behind matches of 1, 2, 3, from 4, 8, 16 and 32 tokens on: of a small model's answers to Spec-Bench.
+_BY_MATCH = (0.3, 0.5, 0.6, 0.75, 0.85, 0.93, 0.97)
+_OF_MODEL = 0.6
 
 
 class Rates:
-    """Rates by position, of success after the positions before succeeded.
+    """Rates of success by index.
 
-    Attributes:
-        tried: drafts that the rate of each position rests on, old ones faded.
+    Args:
+        priors: believed before any observation; an index beyond the last is believed to have the rate of the
+            index before it.
+        memory: observations after which old ones have faded.
+        weight: of a belief, in observations.
     """
 
-    def __init__(self, positions: int, memory: int, prior: float, fading: float) -> None:
-        self._kept, self.tried = [0.0] * positions, [0.0] * positions
-        self._memory, self._prior, self._fading = memory, prior, fading
+    def __init__(self, priors: Sequence[float], memory: float, weight: float) -> None:
+        self._priors, self._fading, self._weight = tuple(priors), 1.0 - 1.0 / memory, weight
+        self._kept, self._tried = list[float](), list[float]()
 
-    def observe(self, kept: int, tried: int) -> None:
-        """Take the positions up to the first that failed: `tried` of them, the first `kept` succeeded."""
-        for i in range(tried):
-            self._kept[i] += (i < kept) - self._kept[i] / self._memory
-            self.tried[i] += 1.0 - self.tried[i] / self._memory
+    def rates(self, count: int) -> list[float]:
+        """The rates of the first indices."""
+        found = list[float]()
+        for index in range(count):
+            prior = self._priors[index] if index < len(self._priors) else found[-1]
+            kept, tried = (self._kept[index], self._tried[index]) if index < len(self._kept) else (0.0, 0.0)
+            found.append((kept + self._weight * prior) / (tried + self._weight))
+        return found
 
-    def weaken(self, drafts: float) -> None:
-        """Let what is known weigh so many drafts at most."""
-        for i, total in enumerate(self.tried):
-            if total > drafts:
-                self._kept[i], self.tried[i] = self._kept[i] * drafts / total, drafts
+    def observe(self, index: int, success: bool) -> None:
+        """Take one observation."""
+        missing = index + 1 - len(self._kept)
+        self._kept += [0.0] * missing
+        self._tried += [0.0] * missing
+        self._kept[index] = self._fading * self._kept[index] + success
+        self._tried[index] = self._fading * self._tried[index] + 1.0
 
-    def means(self, positions: int) -> list[float]:
-        """The rates of the first positions."""
-        rates, prior = list[float](), self._prior
-        for kept, total in zip(self._kept[:positions], self.tried[:positions], strict=True):
-            rates.append((kept + _PRIOR_DRAFTS * prior) / (total + _PRIOR_DRAFTS))
-            prior = self._fading * rates[-1]
-        return rates
+    def fade(self) -> None:
+        """A step without an observation: what failed long ago is tried again at some time."""
+        self._kept = [self._fading * kept for kept in self._kept]
+        self._tried = [self._fading * tried for tried in self._tried]
 
 
 class AcceptanceModel:
-    """Rates by position: a_i of accepting draft token i after i - 1 were, o_i of its being offered.
-
-    A drafter that looks tokens up offers as many as it finds, so the length of its drafts is learned like
-    their acceptance.
-
-    Args:
-        positions: longest draft.
-
-    Attributes:
-        accepted: a_i, from the drafts since the last shift.
-        offered: o_i.
-    """
-
-    def __init__(self, positions: int) -> None:
-        self.accepted = Rates(positions, _MEMORY, _PRIOR_RATE, _FADING)
-        self.offered = Rates(positions, WINDOW, 1.0, 1.0)
-        self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW)
-
-    def accepted_length(self, positions: int) -> float:
-        """Expected accepted tokens of a draft of so many."""
-        return float(np.cumprod(self.accepted.means(positions)).sum())
-
-    def begin(self) -> None:
-        """Before another prompt: what is known shall weigh little."""
-        self.accepted.weaken(WINDOW)
-        self._recent.clear()
-
-    def observe(self, asked: int, proposed: int, accepted: int) -> None:
-        """Take a draft of `proposed` tokens, where `asked` were wanted; the first `accepted` held."""
-        self.offered.observe(proposed, min(asked, proposed + 1))
-        if proposed:
-            self.accepted.observe(accepted, min(proposed, accepted + 1))
-            self._recent.append((proposed, accepted))
-
-    def shift(self) -> bool:
-        """Compare the last drafts with what was expected of them; if they differ, only they count."""
-        if len(self._recent) < WINDOW:
-            return False
-        proposed, accepted = np.array(self._recent).T
-        survival = np.cumprod(self.accepted.means(int(proposed.max())))
-        means = np.cumsum(survival)[proposed - 1]
-        squares = np.cumsum((2 * np.arange(1, len(survival) + 1) - 1) * survival)[proposed - 1]
-        # A quarter of a token per draft more: rates near 0 and 1 shift by no single token.
-        variance = np.sum(squares - means**2 + 1 / 16)
-        if abs(np.sum(accepted - means)) <= _SHIFT_DEVIATIONS * math.sqrt(variance):
-            return False
-        self.accepted.weaken(0.0)
-        for tokens, kept in self._recent:
-            self.accepted.observe(kept, min(tokens, kept + 1))
-        self._recent.clear()
-        return True
-
-
-class ConfirmationRates:
-    """c: rate at which a dense pass confirms a provisional token after those before it, by sparse budget."""
+    """How likely the tokens of lookups and of models are."""
 
     def __init__(self) -> None:
-        self._rates: dict[float, tuple[float, float]] = {}
+        self._lookups, self._model = Rates(_BY_MATCH, *_LOOKUPS), Rates((_OF_MODEL,), *_MODELS)
+        self._confirmed: dict[float, Rates] = {}
 
-    def rate(self, scale: float) -> float:
-        """The rate of a multiple of the configured budget."""
-        return self._rates.setdefault(scale, (1.0 - 1.0 / _PRIOR_CONFIRMATIONS, _PRIOR_CONFIRMATIONS))[0]
+    def likely(self, match: int, tokens: int) -> list[float]:
+        """Probability of coming to each token of a draft; `match` is 0 for one of a model."""
+        if not match:
+            return list(accumulate(self._model.rates(tokens), mul))
+        rates = self._lookups.rates(len(_BY_MATCH))
+        return list(accumulate((rates[_index(match + place)] for place in range(tokens)), mul))
 
-    def observe(self, scale: float, rows: int, confirmed: int) -> None:
+    def observe(self, match: int, judged: int, accepted: int) -> None:
+        """Take a draft, of which `judged` tokens were compared and the first `accepted` held."""
+        for place in range(min(judged, accepted + 1)):
+            rates, index = (self._lookups, _index(match + place)) if match else (self._model, place)
+            rates.observe(index, place < accepted)
+
+    def fade(self) -> None:
+        """A step in which the model drafted nothing."""
+        self._model.fade()
+
+    def confirmed(self, scale: float) -> float:
+        """Rate at which a dense pass confirms a provisional token, by multiple of the sparse budget."""
+        return self._confirmations(scale).rates(1)[0]
+
+    def observe_commit(self, scale: float, rows: int, confirmed: int) -> None:
         """Take a commit of `rows` provisional tokens, the first `confirmed` of which held."""
-        rate, total, tried = self.rate(scale), self._rates[scale][1], min(rows, confirmed + 1)
-        self._rates[scale] = (rate * total + confirmed) / (total + tried), min(total + tried, _MEMORY)
+        for place in range(min(rows, confirmed + 1)):
+            self._confirmations(scale).observe(0, place < confirmed)
+
+    def _confirmations(self, scale: float) -> Rates:
+        return self._confirmed.setdefault(scale, Rates(_BY_MATCH[-1:], *_MODELS))
+
+
+def _index(match: int) -> int:
+    """1, 2, 3, from 4, 8, 16 and 32 on."""
+    return match - 1 if match < 4 else min(match.bit_length(), len(_BY_MATCH) - 1)

@@ -1,251 +1,150 @@
-"""The schedule `auto`: the choice of most expected tokens per second, and a bounded price for trying others.
+"""The schedule `auto`: of all choices the one of most expected tokens per second.
 
-A bandit whose arms share one model (BanditSpec, arXiv 2505.15141, has an arm per setting): acceptance per
-position and cost per number of rows say what each number of draft tokens would yield, as in TurboSpec
-(arXiv 2406.14066); EVICT (arXiv 2605.00342) weighs the nodes of a tree against the same cost.
+A step is worth its tokens less what its time would have yielded at the speed of late. So a token is drafted
+while it is likelier than the price of its row. Goodput in TurboSpec (arXiv 2406.14066) and the rule of EVICT
+for trees (arXiv 2605.00342) compare the same two things.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence as SequenceOf
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
-from ovspec.schedule.acceptance import WINDOW, AcceptanceModel, ConfirmationRates
-from ovspec.schedule.cost import KNOWN, CostCell, CostModel
-from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
-from ovspec.schedule.throughput import Choice, Throughput
-from ovspec.schedule.trying import SHARE, STORE, LossAllowance
+from ovspec.schedule.acceptance import AcceptanceModel
+from ovspec.schedule.cost import Array, CostCell, CostModel
+from ovspec.schedule.schedule import ModelAsk, Plan, Schedule, StepOutcome, StepState
 
-# The draft length to start from, and those to choose from within the bound.
-_DRAFT = 4
-_LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 63)
-# The first steps of a pipeline: drafts of that length, plain decoding and a longer draft until their
-# costs are known, then changes between them.
-_OPENING = (_DRAFT,) * KNOWN + (0,) * KNOWN + (2 * _DRAFT,) * KNOWN + (0, 0, _DRAFT, _DRAFT, 0, 0)
-# A drafter that is behind is not asked where catching up would take this share of what is left to do.
-_READ_SHARE = 0.25
-# Plain steps that shadow drafts have to save before drafting begins: twice what failed tries may cost.
-_EVIDENCE = 2 * STORE
+# Steps over which the speed of late is taken, and steps of a model's drafts that one choice serves.
+_STEPS, _SERVES = 64.0, 4
+# Lengths of a model's drafts, and of matches that its drafts are compared with.
+_LENGTHS = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 63])
+_MATCHES = (1, 2, 3, 4, 8, 16)
+
+
+class _Choice(NamedTuple):
+    """A step of a model's drafts, and what it is expected to gain over one without them."""
+
+    gain: float
+    tokens: int
+    scale: float
+    interval: int
 
 
 class AutoSchedule(Schedule):
     """Chooses draft tokens, sparse budget and commit interval by expected tokens per second.
 
-    Costs and acceptance are measured while it runs and kept from call to call. Now and then a few steps probe
-    plain decoding while there are drafts, or drafts while there are none.
+    Costs and acceptance are measured while it runs, and kept from call to call.
 
     Args:
         max_num_assistant_tokens: longest draft it may ask for.
-
-    Attributes:
-        collapses: times since `begin` that acceptance fell below half of what it was.
     """
 
     def __init__(self, max_num_assistant_tokens: int) -> None:
         self._most, self._costs = max_num_assistant_tokens, CostModel()
-        self._acceptance = AcceptanceModel(max_num_assistant_tokens)
-        self._confirmations = ConfirmationRates()
-        self._allowance = LossAllowance()
-        self._opening = deque(_OPENING)
-        # Plain steps that the last shadow drafts would have saved: the CUSUM of Page, Biometrika 1954.
-        self._evidence = 0.0
+        self._acceptance = AcceptanceModel()
         self._state = StepState((), (), 0)
-        self._expected: Throughput | None = None
-        self._choice, self._plain = Choice(_DRAFT, 1.0), Choice(0, 1.0)
-        # What a probe would try, what the present one tries, and how many steps it still has.
-        self._option = self._plain
-        self._probe: Choice | None = None
-        self._probe_steps = self._steps = self._next_look = 0
-        # The step that was planned last; several plain ones may follow from one plan.
-        self._planned = -1
-        self._was_plain = True
-        # Plain steps rest: they skip the controller, as deciding at each costs more than it can gain.
-        self._rests = False
-        # Microseconds since the last probe, of reading what the drafter has not read, and of the last step.
-        self._since_probe = self._reading = self._last_step = 0.0
-
-    def begin(self) -> None:
-        """Let another prompt speak for itself: costs stay, acceptance counts for little."""
-        self._costs.begin()
-        self._allowance.begin()
-        self._acceptance.begin()
-        # A new prompt is given a probe at once, if the allowance covers it.
-        self._probe, self._was_plain, self._since_probe, self._evidence = None, True, math.inf, 0.0
-        self._next_look, self.collapses = self._steps, 0
+        self._scale = 1.0
+        # Tokens and microseconds of late.
+        self._tokens = self._time = 0.0
+        self._choice = _Choice(0.0, 0, 1.0, 0)
+        self._served = self._since_plain = 0
+        self._nodes = float(max_num_assistant_tokens)
 
     def plan(self, state: StepState) -> Plan:
-        """The choice, or now and then a probe of another."""
-        # A shadow draft every 32 plain steps, every 8 where there is evidence that drafting would pay.
-        apart = WINDOW * (1 if self._evidence else _DRAFT)
-        is_due = self._steps // apart > self._planned // apart
-        shadow, self._planned = _DRAFT if state.can_shadow and is_due else 0, self._steps
-        self._rests = (
-            self._rests and self._steps < self._next_look and len(state.contexts) == len(self._state.contexts)
-        )
-        if self._rests:
-            return Plan(0, self._plain.scale, None, shadow)
-        self._state = state
-        asked, scales, (tokens, scale) = min(state.asked, self._most), state.budget_scales, self._choice
-        limit = min(state.max_draft, asked)
-        self._choice = Choice(min(tokens, asked), scale if scale in scales else scales[0])
-        if self._opening and limit > 0:
-            tokens, shadow = self._opening.popleft(), 0
-            # Dense steps do not go between sparse ones and their commit.
-            scale = self._choice.scale if tokens or any(state.pending) else scales[-1]
-        else:
-            # The last drafts of a sequence are cut short; they are no reason to choose anew.
-            if limit >= self._choice.tokens:
-                self._look(self._costs.cell(state.contexts), limit)
-                if self._probe is None and not any(state.pending):
-                    self._begin_probe(limit)
-            tokens, scale = self._probe or self._choice
+        """Lookups are asked for all they have; a model for what it is expected to gain by."""
+        before, self._state = self._state, state
+        limit, cell = min(state.max_draft, self._most), self._costs.cell(state.contexts)
+        can_choose = state.has_model or len(state.budget_scales) > 1 or len(state.commit_intervals) > 1
+        self._served -= 1
+        if not can_choose:
+            interval = state.commit_intervals[0] if state.commit_intervals else 0
+            self._choice = _Choice(0.0, 0, state.budget_scales[0], interval)
+        elif not any(state.pending) and (self._served < 0 or len(before.contexts) != len(state.contexts)):
+            self._choice, self._served = self._best(cell, limit), _SERVES - 1
+        _, tokens, self._scale, interval = self._choice
+        self._since_plain += 1
+        if self._since_plain > _STEPS or not cell.verify_at(self._scale).is_known(0):
+            tokens = 0  # what a plain step costs is known, and anew now and then
         tokens = min(tokens, limit)
-        interval = self._expected.intervals.get(scale) if self._expected else None
-        return Plan(tokens, scale, interval, 0 if tokens else shadow)
+        if not state.has_lookup:
+            return Plan(tokens, self._scale, interval or None)
+        least = self._least_match(cell, limit) if tokens else 0
+        return Plan(limit, self._scale, interval or None, ModelAsk(tokens, least))
+
+    def likely(self, match: int, tokens: int) -> list[float]:
+        """Probability of coming to each token that a lookup proposed."""
+        return self._acceptance.likely(match, tokens)
 
     def least_confidence(self, confidences: SequenceOf[float]) -> float:
-        """Keep the nodes up to the most expected tokens per second: EVICT's rule for trees."""
-        likely, cell = np.sort(confidences)[::-1], self._costs.cell(self._state.contexts)
-        sizes = np.arange(len(likely) + 1)
-        tokens = len(self._state.contexts) + np.concatenate([[0.0], np.cumsum(likely)])
-        verify = cell.verify_at((self._probe or self._choice).scale)
-        cost = cell.draft.at(len(likely)) + verify.predict(sizes)
-        if not cost[0]:
+        """Keep the tokens of most expected worth: those whose probability is above the price of their row."""
+        likely = sorted(confidences, reverse=True)
+        best = int(np.argmax(self._worth(self._costs.cell(self._state.contexts), likely)))
+        if best == len(likely):
             return 0.0
-        best = int(np.argmax(tokens / cost))
-        return float(likely[best - 1]) if best else math.inf
+        return likely[best - 1] if best else math.inf
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
-        self._steps += 1
-        for proposed, accepted in outcome.shadows:
-            self._observe_shadow(proposed, accepted, len(outcome.contexts))
-        if self._rests:
-            self._allowance.earn()
-            self._since_probe += self._last_step
-            return
-        pace = self._costs.pace
-        choice = Choice(outcome.plan.num_assistant_tokens, outcome.plan.budget_scale or 1.0)
-        self._costs.observe(outcome)
-        if choice.tokens:
-            drafts = zip(self._state.remaining, outcome.proposed, outcome.accepted, strict=True)
-            for remaining, proposed, accepted in drafts:
-                self._acceptance.observe(min(choice.tokens, remaining - 1), proposed, accepted)
+        taken, scale = self._costs.observe(outcome), outcome.plan.budget_scale or 1.0
+        for match, judged, held in zip(outcome.matches, outcome.judged, outcome.held, strict=True):
+            self._acceptance.observe(match, judged, held)
         if outcome.commit_rows:
-            self._confirmations.observe(choice.scale, outcome.commit_rows, outcome.confirmed)
-        duration = self._last_step = (outcome.draft_duration + outcome.duration) / pace
-        tokens = self._yielded(outcome, choice)
-        self._account(outcome, choice, tokens, duration + outcome.commit_duration / pace)
-        if self._probe is None or self._expected is None:
-            self._since_probe += duration
+            self._acceptance.observe_commit(scale, outcome.commit_rows, outcome.confirmed)
+        if outcome.model_tokens:
+            self._nodes += (sum(outcome.proposed) / len(outcome.accepted) - self._nodes) / _SERVES
         else:
-            # A probe goes on while it pays; one whose tokens are provisional goes on up to the commit.
-            pays = tokens is None or tokens > duration * self._expected.rate(self._choice)
-            self._probe_steps = max(self._probe_steps - 1, pays)
-            if self._probe_steps <= 0:
-                self._probe, self._next_look = None, self._steps
-        self._rests = self._was_plain and self._probe is None and self._choice == self._plain
+            self._acceptance.fade()
+            self._since_plain = 0
+        keep = 1.0 - 1.0 / _STEPS
+        self._tokens = keep * self._tokens + sum(outcome.accepted) + len(outcome.accepted)
+        self._time = keep * self._time + taken
 
-    def _observe_shadow(self, proposed: int, accepted: int, sequences: int) -> None:
-        """Learn from a shadow draft; add what its verification would have saved to the evidence."""
-        self._acceptance.observe(_DRAFT, proposed, accepted)
-        if self._expected is None:
-            return
-        cell, size = self._expected.cell, sequences * proposed
-        # Where the drafter offers now more, now less, shapes change as often.
-        switch = cell.switch * (proposed < _DRAFT)
-        cost = cell.verify_at(self._plain.scale).at(size) + cell.draft.at(size) + switch
-        saved = (accepted + 1 - cost / self._expected.cost(self._plain)) / sequences
-        self._evidence = min(max(0.0, self._evidence + saved), _EVIDENCE)
-        if self._evidence == _EVIDENCE:
-            self._next_look = self._steps
+    @property
+    def _price(self) -> float:
+        """Tokens per microsecond of late, for all sequences together."""
+        return self._tokens / self._time if self._time else 0.0
 
-    def _account(self, outcome: StepOutcome, choice: Choice, tokens: int | None, duration: float) -> None:
-        """Compare the step with plain decoding; where the allowance is spent, go back to that."""
-        followed, self._was_plain = self._was_plain, choice == self._plain
-        if self._was_plain and followed:
-            self._allowance.earn()
-        elif self._expected:
-            # The first plain step after drafts pays for their change of shapes.
-            plain_steps = duration / self._expected.cost(self._plain)
-            self._allowance.settle(None if tokens is None else tokens / len(outcome.accepted), plain_steps)
-            if not self._allowance.covers(0.0):
-                self._choice = self._plain
+    def _worth(self, cell: CostCell, likely: SequenceOf[float]) -> Array:
+        """Tokens that are expected of the first 0, 1, .. drafted ones, less the price of their pass."""
+        cost = cell.verify_at(self._scale).predict(np.arange(len(likely) + 1))
+        worth: Array = np.cumsum([0.0, *likely]) - self._price * cost
+        return worth
 
-    def _yielded(self, outcome: StepOutcome, choice: Choice) -> int | None:
-        """Tokens that stand for good after a step; `None` while they are provisional."""
-        sequences, state = len(outcome.accepted), self._state
-        if not state.commit_intervals or (choice.scale == math.inf and not any(state.pending)):
-            return sum(outcome.accepted) + sequences
-        return outcome.confirmed + sequences if outcome.commit_rows else None
-
-    def _look(self, cell: CostCell, limit: int) -> None:
-        """Take what was measured into account; choose anew where that pays."""
-        is_new = self._expected is None or self._expected.cell is not cell
-        if not cell.verify or not (is_new or self._steps >= self._next_look):
-            return
-        state, plain = self._state, Choice(0, self._state.budget_scales[-1])
-        self._plain = plain
-        before = self._acceptance.accepted_length(_DRAFT)
-        if self._acceptance.shift():
-            self.collapses += self._acceptance.accepted_length(_DRAFT) < before / 2
-        candidates = self._candidates(cell, limit)
-        longest = max(self._choice.tokens, *(choice.tokens for choice in candidates))
-        expected = Throughput(cell, state, self._acceptance, self._confirmations, longest)
-        self._expected, rate, self._reading = expected, expected.rate, state.unread * self._costs.read_cost
-        if self._reading > _READ_SHARE * sum(state.remaining) / rate(plain):
-            candidates = [choice for choice in candidates if choice.tokens == 0]
-        best = max((choice for choice in candidates if self._is_covered(expected, choice)), key=rate)
-        gain = SHARE
-        if self._choice == plain != best:
-            # What was seen in so many drafts may last for as many more, in which the change must pay.
-            drafts = max(self._acceptance.accepted.tried[0], 1.0)
-            gain += self._change(cell, best) / (drafts * expected.cost(best))
-        if self._choice not in candidates or rate(best) > (1.0 + gain) * rate(self._choice):
-            self._choice, self._probe, self._evidence = best, None, 0.0
-        is_plain = self._choice == plain
-        others = (choice for choice in candidates if is_plain and choice != plain)
-        self._option = max(others, key=rate, default=plain)
-        self._next_look = self._steps + WINDOW * (_DRAFT if is_plain else 1)
-
-    def _candidates(self, cell: CostCell, limit: int) -> list[Choice]:
-        """What may be chosen: drafts up to `limit`, no longer than twice what was measured in the cell.
-
-        Of trees only the largest: `least_confidence` decides how much of each is verified.
-        """
+    def _best(self, cell: CostCell, limit: int) -> _Choice:
+        """The choice of most worth; of trees the largest, of which `least_confidence` keeps a part."""
+        state, acceptance, sequences = self._state, self._acceptance, len(self._state.contexts)
+        lengths = np.array([0, limit]) if state.trees else _LENGTHS[limit >= _LENGTHS]
+        lengths = lengths if state.has_model else lengths[:1]
+        # Of a tree as many nodes as were kept of the last ones.
+        rows = np.minimum(lengths, self._nodes) if state.trees else lengths
+        yielded = 1.0 + np.cumsum([0.0, *acceptance.likely(0, int(lengths[-1]))])[lengths]
+        drafting = cell.draft.predict(sequences * lengths)
+        reading = state.unread * self._costs.read_cost * yielded / max(1, min(state.remaining))
         found = []
-        for scale in self._state.budget_scales:
-            measured = max(cell.verify_at(scale).sizes, default=0) // len(self._state.contexts)
-            longest = min(limit, max(_DRAFT, 2 * measured))
-            lengths = [n for n in _LENGTHS if n <= longest] if not self._state.trees else [0, limit]
-            found += [Choice(tokens, scale) for tokens in lengths]
-        return found
+        for scale, interval in product(state.budget_scales, state.commit_intervals or (None,)):
+            verify = cell.verify_at(scale).predict(np.round(sequences * rows).astype(np.int64))
+            # A budget that was never tried is taken to be cheap, so it is tried.
+            if len(state.budget_scales) > 1 and cell.verify[scale].is_empty:
+                verify = verify / 2
+            cost, kept = verify + drafting + np.where(lengths > 0, reading, 0.0), 1.0
+            if interval is not None and scale < math.inf:
+                # The dense pass adds a token of its own, where it disagrees or at the end.
+                rates = acceptance.confirmed(scale) ** np.arange(1, interval + 1)
+                kept = (float(rates.sum()) + 1.0) / interval
+                cost = cost + yielded / interval * cell.verify_at(math.inf).at(sequences * interval)
+            worth = sequences * yielded * kept - self._price * cost
+            best, gain = int(np.argmax(worth)), float(worth.max() - worth[0])
+            found.append((float(worth[best]), _Choice(gain, int(lengths[best]), scale, interval or 0)))
+        return max(found)[1]
 
-    def _change(self, cell: CostCell, choice: Choice) -> float:
-        """Microseconds that it costs to go to a choice and back: other shapes, and what the drafter reads."""
-        # Where nothing is offered no shape changes.
-        shapes = 2 * cell.switch * self._acceptance.offered.means(1)[0]
-        return shapes + (self._reading if choice.tokens else 0.0)
-
-    def _is_covered(self, expected: Throughput, choice: Choice) -> bool:
-        """Whether the allowance covers one failed step of drafts, and shadow drafts, if any, ask for them."""
-        if self._choice != self._plain or choice == self._plain:
-            return True
-        failed = expected.cost(choice) + self._change(expected.cell, choice)
-        stake = max(SHARE, failed / expected.cost(self._plain) - 1.0)
-        # A step that commits has other costs than the evidence knows.
-        can_tell = self._state.can_shadow and not self._state.commit_intervals
-        return self._allowance.covers(stake) and (self._evidence == _EVIDENCE or not can_tell)
-
-    def _begin_probe(self, limit: int) -> None:
-        """Probe plain decoding or drafts, if its cost is a small share of the time since the last one."""
-        option, expected = self._option, self._expected
-        if expected is None or option == self._choice or option.tokens > limit:
-            return
-        lost = KNOWN * expected.cost(option) * (1.0 - expected.rate(option) / expected.rate(self._choice))
-        cost = lost + self._change(expected.cell, option)
-        if cost <= SHARE * self._since_probe and self._is_covered(expected, option):
-            self._probe, self._probe_steps, self._since_probe = option, KNOWN, 0.0
+    def _least_match(self, cell: CostCell, limit: int) -> int:
+        """The shortest match behind which a lookup is expected to gain more than the model."""
+        for match in _MATCHES:
+            worth = self._worth(cell, self._acceptance.likely(match, min(limit, match)))
+            if worth.max() - worth[0] >= self._choice.gain / len(self._state.contexts):
+                return match
+        return 2 * _MATCHES[-1]

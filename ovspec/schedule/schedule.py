@@ -21,7 +21,7 @@ class StepState(NamedTuple):
         pending: provisional tokens of each sequence that no dense pass has confirmed; 0 without commits.
         budget_scales: multiples of the configured sparse budget to choose from, ascending.
         commit_intervals: provisional tokens after which a commit may come, ascending; () without commits.
-        can_shadow: whether the drafter can make shadow drafts, as lookups can.
+        has_lookup, has_model: who drafts: a lookup, which costs nothing, a model, or both.
         trees: whether drafts are trees.
     """
 
@@ -33,8 +33,22 @@ class StepState(NamedTuple):
     pending: tuple[int, ...] = ()
     budget_scales: tuple[float, ...] = (1.0,)
     commit_intervals: tuple[int, ...] = ()
-    can_shadow: bool = False
+    has_lookup: bool = False
+    has_model: bool = False
     trees: bool = False
+
+
+class ModelAsk(NamedTuple):
+    """What a model is to draft where a lookup is asked too.
+
+    Attributes:
+        tokens: per sequence at most.
+        least_match: the shortest match behind which the lookup's tokens are taken instead; by default one
+            behind which most lookups are accepted more often than what small models draft.
+    """
+
+    tokens: int
+    least_match: int = 4
 
 
 class Plan(NamedTuple):
@@ -44,13 +58,13 @@ class Plan(NamedTuple):
         num_assistant_tokens: tokens to draft per sequence at most; 0 leaves the drafter alone.
         budget_scale: multiple of the configured sparse budget, `math.inf` for a dense pass; `None` means 1.
         commit_interval: provisional tokens of a sequence before the dense pass; `None`: as configured.
-        shadow_tokens: of a draft that is compared with what is decoded, not verified; see `ShadowDrafts`.
+        model: what a model drafts where it is not the only one; `None`: the same number.
     """
 
     num_assistant_tokens: int
     budget_scale: float | None = None
     commit_interval: int | None = None
-    shadow_tokens: int = 0
+    model: ModelAsk | None = None
 
 
 class StepOutcome(NamedTuple):
@@ -67,7 +81,11 @@ class StepOutcome(NamedTuple):
         commit_duration: of the commit after the step; 0 when there was none.
         commit_rows: provisional tokens that the commit went over, over all sequences.
         confirmed: those of them that it kept.
-        shadows: tokens proposed and tokens that came true of every shadow draft decided by now.
+        matches: length of the match behind each draft that a lookup made, 0 of a model.
+        judged: tokens of each draft that were compared with the target's, those that were not verified
+            included: the token behind the accepted ones is known all the same.
+        held: how many of these were the target's, from the first on.
+        model_tokens: tokens of all drafts that a model made.
     """
 
     plan: Plan
@@ -80,23 +98,28 @@ class StepOutcome(NamedTuple):
     commit_duration: float = 0.0
     commit_rows: int = 0
     confirmed: int = 0
-    shadows: tuple[tuple[int, int], ...] = ()
+    matches: tuple[int, ...] = ()
+    judged: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+    model_tokens: int = 0
 
 
 class Schedule(ABC):
     """Decides what every verification step does, and may learn from what it cost.
 
     Attributes:
-        collapses: times since `begin` that acceptance fell below half of what it was.
         constant: the plan of every step, where nothing decides it; the engine then asks and tells nothing.
     """
 
-    collapses = 0
     constant: Plan | None = None
 
     @abstractmethod
     def plan(self, state: StepState) -> Plan:
         """Called before each step, once for all sequences with this schedule and one mode of verification."""
+
+    def likely(self, match: int, tokens: int) -> list[float] | None:
+        """Probability of coming to each token that a lookup proposed behind a match; `None`: verify all."""
+        return None
 
     def least_confidence(self, confidences: SequenceOf[float]) -> float:
         """The confidence below which a step's draft nodes are not verified, from the confidences of all."""
@@ -104,10 +127,6 @@ class Schedule(ABC):
 
     def observe(self, outcome: StepOutcome) -> None:
         """Called once after each step, but where a grammar wrote a draft."""
-        return
-
-    def begin(self) -> None:
-        """Called when a request begins and no other one with this schedule runs; counts start again."""
         return
 
 

@@ -1,114 +1,82 @@
-"""`ovspec bench schedule` on the demo pair and a tiny shape: what it compares, not how fast anything is."""
+"""Traces of offers and their replay: what is recorded is true, and the schedule reads it well."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
-from tiers import by_tier
 
-from ovspec.bench.schedule import WORKLOADS, WorkloadRecord
+from ovspec.bench.offers import AnswerOffers, Offer, OfferTrace
+from ovspec.bench.replay import CostTable, Policy, replay
 from ovspec.cli import cli
+from ovspec_models import demo_pair_path
 
-TINY = ["--shape", "qwen3-0.6b", "--layers", "1", "--vocab-size", "256", "--weight-format", "fp32"]
-F32 = ["--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32"]
-SMALL = [*TINY, *F32, "--context", "200", "--max-new-tokens", "24", "--skip-tokens", "8", "--repeat", "2"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    stdout: str
-    json: dict[str, Any]
+POLICIES = ("plain", "suffix:2", "suffix:4", "suffix:8")
 
 
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    path = tmp_path_factory.mktemp("schedule") / "figures.json"
-    arguments = ["bench", "schedule", *SMALL, "--lengths", "0,3", "--json", str(path)]
-    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return Outcome(result.stdout, json.loads(path.read_text()))
+def answer(seed: int, long_matches: float) -> AnswerOffers:
+    """A text in which short matches deceive and long ones hold, for stretches of their own."""
+    rng, offers = np.random.default_rng(seed), list[Offer]()
+    while len(offers) < 128:
+        good = rng.random() < long_matches
+        for place in range(12):
+            match = 8 + place if good else int(rng.integers(1, 3))
+            accepted = 12 - place if good else int(rng.random() < 0.15)
+            offers.append(Offer(match, 16, accepted))
+    return AnswerOffers("text", 200, {"suffix": offers[:128]})
 
 
-def test_every_setting_has_its_rounds(outcome: Outcome) -> None:
-    assert list(outcome.json["workloads"]) == list(WORKLOADS)
-    for workload in outcome.json["workloads"].values():
-        assert list(workload["tokens_per_second"]) == ["auto", "0", "3"]
-        assert all(len(rates) == 2 and min(rates) > 0 for rates in workload["tokens_per_second"].values())
-        assert workload["best_fixed"] in (0, 3)
-        for name in ("auto_over_best_fixed", "auto_over_plain"):
-            ratio = workload[name]
-            assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
+@pytest.mark.parametrize("row", [0.01, 0.1, 0.4])
+@pytest.mark.parametrize("long_matches", [0.0, 0.4])
+def test_auto_chooses_by_match(row: float, long_matches: float) -> None:
+    """Whatever a row costs, it is near the best fixed length in hindsight, which differs, or above it."""
+    trace = OfferTrace("made", [answer(seed, long_matches) for seed in range(12)])
+    rows = [1, 2, 64]
+    costs = CostTable([0, 4096], rows, 2 * [[5.0 * (1 + row * (count - 1)) for count in rows]])
+    fixed = [replay(trace, costs, Policy(name))["text"] for name in POLICIES]
+    assert replay(trace, costs, Policy("auto"))["text"] > 0.95 * max(fixed)
 
 
-def test_the_table_marks_the_best_fixed_setting(outcome: Outcome) -> None:
-    assert "auto /" in outcome.stdout and "best fixed" in outcome.stdout
-    assert outcome.stdout.count("*") == len(WORKLOADS)
-    assert "after the first 8 of 24 tokens" in outcome.stdout
-    assert "a trace decides what is accepted" in outcome.stdout
+def test_a_trace_is_recorded_and_replayed(tmp_path: Path) -> None:
+    prompts, path = tmp_path / "prompts.jsonl", tmp_path / "trace.json"
+    texts = {"song": 2 * "One, two, three, jump! One, two, three, sing! ", "story": "The dog ran to the"}
+    lines = [json.dumps({"prompt": text, "kind": kind}) for kind, text in texts.items()]
+    prompts.write_text("\n".join(lines), encoding="utf-8")
+    model = ["-m", str(demo_pair_path())]
+    options = ["--prompts", str(prompts), "--category", "kind", "--max-new-tokens", "24", "-o", str(path)]
+    run = CliRunner().invoke(
+        cli, ["bench", "trace", *model, *options, "--offers", "--drafter", "auto"], catch_exceptions=False
+    )
+    assert run.exit_code == 0
+    trace = OfferTrace.load(path)
+    assert [found.category for found in trace.answers] == ["song", "story"]
+    song = trace.answers[0].offers
+    assert set(song) == {"assistant", "prompt_lookup", "suffix"}
+    for offers in song.values():
+        assert len(offers) == trace.answers[0].positions
+    assert any(offer.accepted for offers in song.values() for offer in offers)
+    again = tmp_path / "again.json"
+    trace.save(again)
+    assert OfferTrace.load(again).answers == trace.answers
+    run = CliRunner().invoke(
+        cli,
+        ["bench", "schedule", *model, "--trace", str(path), "--policy", "plain,suffix:2,auto", "--json", "-"],
+        catch_exceptions=False,
+    )
+    found = json.loads(run.stdout)
+    assert list(found["tokens_per_s"]) == ["plain", "suffix:2", "auto"]
+    assert all(min(costs) > 0 for costs in found["costs"]["ms"]) and found["costs"]["draft_ms"] > 0
 
 
-def test_cold_says_so() -> None:
-    arguments = [
-        "bench",
-        "schedule",
-        *SMALL,
-        "--lengths",
-        "0",
-        "--workload",
-        "long",
-        "--repeat",
-        "1",
-        "--cold",
-    ]
-    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    assert "auto begins every generation anew" in result.stdout
-    assert "creative" not in result.stdout
-
-
-def test_settings_of_the_same_round_are_compared() -> None:
-    record = WorkloadRecord({"auto": [8.0, 3.0], "0": [4.0, 6.0], "4": [9.0, 1.0]}, [1.0, 1.0], 0)
-    # Both medians are 5.0, so the first setting counts as the best. Ratios compare the same round.
-    assert record.best == "0"
-    assert record.ratio("auto", "0").value == pytest.approx((2.0 + 0.5) / 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--workload", "long,prose"], "--workload long,prose: expected some of repetitive,creative,long"),
-        (["--lengths", "1,2"], "--lengths 1,2: expected 0, which is plain decoding"),
-        (["--lengths", "0,64"], "--lengths 0,64: expected 0"),
-        (["--skip-tokens", "23"], "--skip-tokens 23: expected 1 to 22"),
-        (["--repeat", "0"], "--repeat 0: expected at least 1"),
-        (["--acceptance", "synthetic:3"], "--acceptance synthetic:3: expected synthetic:A/N"),
-    ],
-)
-def test_refusals(arguments: list[str], expected: str) -> None:
-    result = CliRunner().invoke(cli, ["bench", "schedule", *SMALL, *arguments])
-    assert isinstance(result.exception, ValueError)
-    assert expected in str(result.exception)
-
-
-def test_a_model_that_has_no_draft_needs_a_drafter() -> None:
-    arguments = ["bench", "schedule", *SMALL, "--draft-model", "none", "--workload", "creative"]
-    result = CliRunner().invoke(cli, arguments)
-    assert isinstance(result.exception, ValueError)
-    assert "give --draft-model DIR or --drafter NAME" in str(result.exception)
-
-
-@pytest.mark.parametrize("drafter", by_tier(["layer_skip", "sparse_self"], ["layer_skip"]))
-def test_the_target_drafts_for_itself(drafter: str) -> None:
-    arguments = ["bench", "schedule", *SMALL, "--drafter", drafter, "--workload", "creative"]
-    result = CliRunner().invoke(cli, [*arguments, "--lengths", "0,2"], catch_exceptions=False)
-    assert result.exit_code == 0
-
-
-def test_a_lookup_leaves_the_exported_draft_model_alone() -> None:
-    arguments = ["bench", "schedule", *SMALL, "--drafter", "prompt_lookup", "--workload", "creative"]
-    result = CliRunner().invoke(cli, [*arguments, "--lengths", "0"], catch_exceptions=False)
-    assert result.exit_code == 0
+def test_what_is_no_trace_or_policy_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text('{"schema_version": 1}', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"is no trace of offers .*bench trace --offers"):
+        OfferTrace.load(path)
+    trace = OfferTrace("made", [answer(0, 0.5)])
+    for name in ("sufix", "suffix:0", "assistant", "suffix:"):
+        with pytest.raises(ValueError, match=r"--policy .*expected some of auto, plain, suffix"):
+            Policy(name).check(trace)

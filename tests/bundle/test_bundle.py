@@ -46,7 +46,7 @@ def test_the_commands_of_the_page(bundle: Path) -> None:
 
 
 def test_generate_options_are_taken_and_a_model_is_not(bundle: Path) -> None:
-    plain = run_py(bundle, "-p", PROMPT, "--draft-model", "none", "--max-new-tokens", "3", "--json")
+    plain = run_py(bundle, "-p", PROMPT, "--drafter", "none", "--max-new-tokens", "3", "--json")
     assert json.loads(plain.stdout)["draft_model"] is None
     assert "--top-p" in one_line(run_py(bundle, "-p", PROMPT, "--top-p", "0.5"))
     for option in ("-m", "-mother", "--model=other"):

@@ -10,7 +10,7 @@ from prompts import STORY
 
 from ovspec_models import demo_pair_path
 
-OPTIONS = ("-m", demo_pair_path(), "--draft-model", "none")
+OPTIONS = ("-m", demo_pair_path(), "--drafter", "none")
 
 
 def test_a_text_is_saved_checked_and_used(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from ovspec_models import demo_pair_path
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
 F32 = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32")
-OPTIONS = ("--max-new-tokens", "12", "--draft-model", "none", *F32)
+OPTIONS = ("--max-new-tokens", "12", "--drafter", "none", *F32)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_an_answer_that_was_cut_says_so_and_how_to_go_on(model: Path, tmp_path: 
         ("-p", "dog " * 100, "--max-new-tokens", "64", "--ignore-eos"),
         ("-p", "dog", "--max-new-tokens", "12"),
     )
-    base = ("generate", "-m", model, *F32, "--draft-model", "none")
+    base = ("generate", "-m", model, *F32, "--drafter", "none")
     told = "the answer was cut after 12 tokens; give more than --max-new-tokens 12"
     assert told in ovspec(*base, *few).stderr
     found = ovspec(*base, *few, "--json")
@@ -173,7 +173,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_chat(model: Path) -> None:
     long = model.parent / "long"
     shutil.copytree(model, long)
     (long / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
-    chat = Terminal("chat", "-m", long, "--ignore-eos", "--max-new-tokens", "8000", "--draft-model", "none")
+    chat = Terminal("chat", "-m", long, "--ignore-eos", "--max-new-tokens", "8000", "--drafter", "none")
     chat.wait_for(lambda text: text.rstrip().endswith(">"))
     assert "loading long" in chat.text and "Ctrl-C ends an answer" in chat.text
     chat.press("Once upon a time there was a dog\n")

@@ -51,7 +51,7 @@ def test_generate_streams_text_and_reports_on_stderr(plain: str) -> None:
 def test_generate_json(tmp_path: Path) -> None:
     prompt = tmp_path / "prompt.txt"
     prompt.write_text(PROMPT, encoding="utf-8")
-    plain = json.loads(generate("--prompt-file", prompt, "--draft-model", "none", "--json", *F32).stdout)
+    plain = json.loads(generate("--prompt-file", prompt, "--drafter", "none", "--json", *F32).stdout)
     drafted = json.loads(generate("-p", PROMPT, "--num-assistant-tokens", "4", "--json", *F32).stdout)
     assert plain["text"] == drafted["text"]
     assert plain["draft_model"] is None and Path(drafted["draft_model"]).name == "draft"
@@ -215,7 +215,7 @@ BAD = {
         "temperature",
     ),
     "no draft": (
-        ["generate", "-m", "{demo}", "-p", "x", "--draft-model", "none", "--num-assistant-tokens", "3"],
+        ["generate", "-m", "{demo}", "-p", "x", "--drafter", "none", "--num-assistant-tokens", "3"],
         "--num-assistant-tokens 3 needs a draft model",
     ),
     "info": (["info", "/nowhere"], "'/nowhere' does not exist"),
@@ -275,7 +275,7 @@ def test_truncated_file_is_one_line(tmp_path: Path, name: str) -> None:
     shutil.copytree(demo_pair_path(), folder)
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 2])
-    run = ovspec("generate", "-m", folder, "-p", PROMPT, "--draft-model", "none")
+    run = ovspec("generate", "-m", folder, "-p", PROMPT, "--drafter", "none")
     assert run.returncode == 2, run.stdout + run.stderr
     assert run.stderr.count("\n") == 1 and str(folder) in run.stderr
 

@@ -18,7 +18,7 @@ def test_a_tree_gives_the_text_of_plain_decoding(schedule: str) -> None:
     plain, drafted = (
         json.loads(ovspec(*GENERATE, "--json", *options).stdout)
         for options in (
-            ("--draft-model", "none"),
+            ("--drafter", "none"),
             (*TREE, "--num-assistant-tokens-schedule", schedule),
         )
     )
@@ -30,7 +30,7 @@ def test_a_tree_gives_the_text_of_plain_decoding(schedule: str) -> None:
     [
         ((*TREE, "--drafter", "prompt_lookup"), "--tree-depth 3: drafter 'prompt_lookup' can't draft"),
         ((*TREE, "--drafter", "suffix"), "it gives no probabilities"),
-        ((*TREE[:2], "--draft-model", "none"), "--tree-depth 3 needs a draft model"),
+        ((*TREE[:2], "--drafter", "none"), "--tree-depth 3 needs a draft model"),
         ((*TREE[:4],), "--num-assistant-tokens: expected at least --tree-depth 3"),
         (TREE[2:], "--branching-factor 2 has no effect on chains: give tree_depth"),
         ((*TREE, "--acceptance-threshold", "0.5"), "0.5 has no rule for trees"),

@@ -46,8 +46,8 @@ SMALLER = {
     "--target-kl 0.05": "--target-kl 0.5 --positions 12",
     "--budget 512": "--budget 128",
     "ovspec bench kernel": "ovspec bench kernel --context 64 --repeat 1",
-    "ovspec bench schedule": "ovspec bench schedule --workload repetitive --repeat 1 --max-new-tokens 24 "
-    "--skip-tokens 8 --lengths 0,2",
+    "bench generate -m qwen3 --prompts prompts.jsonl --mode plain,layer_skip:4,layer_skip": "bench generate "
+    "-m qwen3 --prompts prompts.jsonl --mode plain --max-new-tokens 8",
     "bench generate -m qwen3": "bench generate -m qwen3 --mode plain,suffix --max-new-tokens 8",
     "ovspec bench host": "ovspec bench host --steps 10",
     "--self-check --model": "--self-check --splits 2 --model",

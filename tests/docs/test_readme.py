@@ -51,6 +51,7 @@ NAMES = {
     *(
         "ovspec bench decode",
         "ovspec bench generate",
+        "ovspec bench schedule",
         "ovspec bench trace",
         "ovspec bench verify",
         "ovspec bench verify --plot",

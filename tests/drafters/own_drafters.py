@@ -77,7 +77,7 @@ DRAFTERS: dict[str, Callable[[Family], Drafter]] = {
     "suffix": _suffix,
     "sparse_self": lambda models: SparseSelfDrafter(models.target, SPARSE),
     "layer_skip": lambda models: LayerSkipDrafter(models.target, 0.4, SPARSE),
-    "auto": lambda models: AutoDrafter([_suffix(models), PromptLookupDrafter(), _assistant(models)]),
+    "auto": lambda models: AutoDrafter(_suffix(models), _assistant(models)),
     "own": lambda models: UserDrafter(Chance(models.vocab_size), models.vocab_size),
     "own trees": lambda models: UserDrafter(Trees(models.vocab_size), models.vocab_size),
 }

@@ -209,7 +209,11 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "threshold of zero": ({"drafter": "suffix"}, {"acceptance_threshold": 0.0}, "acceptance_threshold=0.0"),
     "threshold above": ({"drafter": "suffix"}, {"acceptance_threshold": 1.5}, "acceptance_threshold=1.5"),
     "threshold of text": ({"drafter": "suffix"}, {"acceptance_threshold": "x"}, "acceptance_threshold='x'"),
-    "threshold without drafts": ({}, {"acceptance_threshold": 0.5}, "this pipeline does not draft"),
+    "threshold without drafts": (
+        {"drafter": "none"},
+        {"acceptance_threshold": 0.5},
+        "this pipeline does not draft",
+    ),
     "threshold and commit": (
         {"drafter": "suffix", "verify": "commit"},
         {"acceptance_threshold": 0.5},
@@ -220,7 +224,11 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"acceptance_rule": "best"},
         "'best': expected one of 'coupled', 'b",
     ),
-    "rule without drafts": ({}, BLOCK, "acceptance_rule='block': this pipeline does not draft"),
+    "rule without drafts": (
+        {"drafter": "none"},
+        BLOCK,
+        "acceptance_rule='block': this pipeline does not draft",
+    ),
     "rule for sampling": (
         {"drafter": "suffix"},
         {**BLOCK, "do_sample": False},

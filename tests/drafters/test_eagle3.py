@@ -197,7 +197,7 @@ def first_path(proposal: Proposal) -> list[int]:
 
 def test_lookups_before_the_head() -> None:
     models = pair()
-    drafter = AutoDrafter([SuffixDrafter(), head("llama")])
+    drafter = AutoDrafter(SuffixDrafter(), head("llama"))
     engine = LLMEngine(target("llama", BOUNDARIES), drafter, "dense", 32)
     for prompt, text in zip(models.prompts, plain("llama"), strict=True):
         assert answer(engine, [prompt], settings_of())[0][0] == text

@@ -17,6 +17,7 @@ from ovspec.drafters.prompt_lookup import as_text, lookup
 from ovspec.drafters.suffix_automaton import MAX_DEPTH, SuffixAutomaton
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.sequence import Sequence
+from ovspec.schedule.schedule import ModelAsk
 
 
 def occurrences(text: list[int], pattern: list[int]) -> list[int]:
@@ -128,7 +129,7 @@ def test_a_longer_match_drafts_more() -> None:
     lengths = [
         len(drafter.propose([sequence_of(text + text[20 : 20 + n])], [16])[0].tokens) for n in (1, 2, 3, 9)
     ]
-    assert lengths == [0, 4, 6, 16]
+    assert lengths == [2, 4, 6, 16]
 
 
 def test_the_corpus_is_used_where_it_knows_more() -> None:
@@ -179,22 +180,21 @@ class Scripted(Drafter):
         return {index: Proposal(self._tokens[:count]) for index, count in enumerate(counts)}
 
 
-def test_auto_asks_the_next_where_the_first_has_nothing() -> None:
-    cheap, model = Scripted("cheap", []), Scripted("model", [4])
-    assert AutoDrafter([cheap, model]).propose([sequence_of([1, 2])], [3])[0].tokens == [4]
-    assert AutoDrafter([model, cheap]).propose([sequence_of([1, 2])], [3])[0].tokens == [4]
-    assert cheap.asked == 1
+def test_auto_takes_the_lookup_behind_a_long_match_and_the_model_elsewhere() -> None:
+    model, loop = Scripted("model", [4, 4]), [1, 2, 3, 1, 2, 3]
+    auto = AutoDrafter(SuffixDrafter(), model)
+    asks = [ModelAsk(2, least_match) for least_match in (3, 4)]
+    (found,), (other,) = (auto.propose([sequence_of(loop)], [2], [ask]) for ask in asks)
+    assert (found.tokens, found.match) == ([1, 2], 3) and (other.tokens, other.match) == ([4, 4], 0)
+    # Without a word on the model, it is asked where nothing matches; with 0 tokens it is not.
+    assert auto.propose([sequence_of([1, 2])], [1])[0].tokens == [4]
+    assert auto.propose([sequence_of([1, 2])], [1], [ModelAsk(0)])[0].tokens == []
+    assert model.asked == 2
 
 
-def test_auto_passes_over_a_drafter_that_is_wrong_but_tries_again() -> None:
-    cheap, model = Scripted("cheap", [7, 7]), Scripted("model", [1, 1])
-    auto, sequence = AutoDrafter([cheap, model]), sequence_of([1, 2])
-    for number in range(30):
-        (draft,) = auto.propose([sequence], [2])
-        if number % 2:
-            draft.tokens.clear()  # as a grammar cuts it
-        sequence.append([1, 1])
-    assert 6 <= cheap.asked <= 12 and model.asked == 30 - cheap.asked
+def test_suffix_follows_a_loop_beyond_the_end_of_the_text() -> None:
+    loop = 12 * [1, 2, 3]
+    assert SuffixDrafter().propose([sequence_of(loop)], [9])[0].tokens == 3 * [1, 2, 3]
 
 
 def test_corpus_files(tmp_path: Path, demo_ir: Path) -> None:

@@ -85,7 +85,7 @@ def check_json(report: dict[str, object], demo_ir: Path) -> None:
 def test_json_alone_on_standard_output(
     eval_fidelity: Command, demo_ir: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ("--limit", "1", "--context", "40", "--max-new-tokens", "4", "--draft-model", "none")
+    arguments = ("--limit", "1", "--context", "40", "--max-new-tokens", "4", "--drafter", "none")
     commit = ("--verify", "commit", "--budget", "32", "--reference", "plain")
     assert eval_fidelity("-m", demo_ir, "--prompts", prompts, *arguments, *commit, "--json", "-", *F32) == 0
     report = json.loads(capsys.readouterr().out)
@@ -118,7 +118,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "one token": ((*GIVEN, "--max-new-tokens", "1"), "--max-new-tokens"),
     "draft folder": ((*GIVEN, "--draft-model", "/nowhere"), "/nowhere"),
     "no draft": (
-        (*GIVEN, "--draft-model", "none", "--num-assistant-tokens", "3"),
+        (*GIVEN, "--drafter", "none", "--num-assistant-tokens", "3"),
         "--num-assistant-tokens 3 needs a draft model",
     ),
     "draft tokens": (

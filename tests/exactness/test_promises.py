@@ -77,13 +77,13 @@ def test_info_tells_it(mixture: Path) -> None:
 def test_plain_decoding_with_stock_operations_is_not_called_lossy(demo_ir: Path) -> None:
     """The output is the model's own; with drafts or other requests it may differ, which is reported."""
     common = ("generate", "-m", demo_ir, "-p", "Once", "--max-new-tokens", "4", "--attention", "stock")
-    plain = ovspec(*common, "--draft-model", "none", "--json")
+    plain = ovspec(*common, "--drafter", "none", "--json")
     report = json.loads(plain.stdout)
     assert report["lossless"] is True and report["identity_promised"] is False
     assert report["metrics"]["why_lossy"] is None and report["metrics"]["identity_breakers"]
     drafted = json.loads(ovspec(*common, "--num-assistant-tokens", "3", "--json").stdout)
     assert drafted["lossless"] is False and drafted["metrics"]["why_lossy"] is None
-    shown = ovspec(*common, "--draft-model", "none").stderr
+    shown = ovspec(*common, "--drafter", "none").stderr
     assert "identity not promised: attention='stock'" in shown and "LOSSY" not in shown
 
 

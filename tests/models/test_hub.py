@@ -83,7 +83,7 @@ def test_folder_is_fetched_once_without_code(hub: Hub, fetch: Fetch, pair: dict[
 
 
 def test_commands_take_names(environment: dict[str, str], tmp_path: Path) -> None:
-    options = ("--draft-model", "none", "--max-new-tokens", "4")
+    options = ("--drafter", "none", "--max-new-tokens", "4")
     run = installed_ovspec("generate", "-m", NAME, "-p", "Once", *options, env=environment, cwd=tmp_path)
     assert run.returncode == 0 and run.stdout.strip(), run.stderr
     offline = environment | {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:1"}

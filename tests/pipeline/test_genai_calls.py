@@ -201,7 +201,7 @@ class TestConstructor:
 
     def test_prompt_lookup(self, demo_ir: Path) -> None:
         assert ovspec.LLMPipeline(demo_ir, "CPU", prompt_lookup=True, **F32).drafts
-        assert not ovspec.LLMPipeline(demo_ir, "CPU", prompt_lookup=False, **F32).drafts
+        assert not ovspec.LLMPipeline(demo_ir, "CPU", drafter="none", prompt_lookup=False, **F32).drafts
         with pytest.raises(TypeError, match="prompt_lookup='false': expected True or False"):
             ovspec.LLMPipeline(demo_ir, "CPU", prompt_lookup="false")
         with pytest.raises(ValueError, match="prompt_lookup=True and drafter='suffix': leave one"):

@@ -127,7 +127,9 @@ def test_a_draft_of_few_positions_does_not_limit_the_target(demo_ir: Path, tmp_p
     shutil.copytree(demo_ir / "draft", draft)
     config = json.loads((draft / "config.json").read_text(encoding="utf-8"))
     (draft / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 24}), encoding="utf-8")
-    pipeline = ovspec.LLMPipeline(demo_ir, "CPU", draft_model=ovspec.draft_model(draft), **F32)
+    pipeline = ovspec.LLMPipeline(
+        demo_ir, "CPU", draft_model=ovspec.draft_model(draft), drafter="assistant", **F32
+    )
     plain = ovspec.LLMPipeline(demo_ir, "CPU", attention="stock", **F32)
     results = pipeline.generate([PROMPTS[0]], max_new_tokens=40)
     assert results.texts[0] == plain.generate(PROMPTS[0], max_new_tokens=40)

@@ -29,14 +29,14 @@ def outcome(pipeline: LLMPipeline) -> tuple[str, float, float]:
 def test_as_if_made_with_it(demo_ir: Path, monkeypatch: pytest.MonkeyPatch, reads_all: bool) -> None:
     monkeypatch.setattr(assistant_model, "reads_all", lambda model: reads_all)
     draft = ovspec.draft_model(demo_ir / "draft")
-    pipeline = LLMPipeline(demo_ir, "CPU", draft_model=draft, verify=TIGHT, **F32)
+    pipeline = LLMPipeline(demo_ir, "CPU", draft_model=draft, drafter="assistant", verify=TIGHT, **F32)
     runner = pipeline.runner
     first = outcome(pipeline)
     for mode in MODES:
         pipeline.verify = mode
         # The acceptance length shows the draft model, which reads all, or as much as the target may.
         assert outcome(pipeline) == outcome(
-            LLMPipeline(demo_ir, "CPU", draft_model=draft, verify=mode, **F32)
+            LLMPipeline(demo_ir, "CPU", draft_model=draft, drafter="assistant", verify=mode, **F32)
         )
     assert outcome(pipeline) == first
     assert pipeline.runner is runner and pipeline.drafts

@@ -100,7 +100,7 @@ def test_commands(demo_ir: Path, tmp_path: Path) -> None:
     properties = [f"--property={name}={value}" for name, value in F32.items()]
     command = ["generate", "-m", str(demo_ir), "-p", STORY, "--max-new-tokens", "4", *properties]
     limits = ["--verify", "sparse", "--ffn-density", "0.5"]
-    run = CliRunner().invoke(cli, [*command, *limits, "--draft-model", "none"])
+    run = CliRunner().invoke(cli, [*command, *limits, "--drafter", "none"])
     assert run.exit_code == 0, run.output
     assert "ffn density 0.50" in run.stderr and "LOSSY" in run.stderr
     prompts = tmp_path / "prompts.jsonl"

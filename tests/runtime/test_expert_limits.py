@@ -175,7 +175,7 @@ def command(folder: Path, *arguments: str) -> Result:
 
 
 def test_command_says_what_was_read(folder: Path) -> None:
-    limits = ("--verify", "sparse", "--expert-budget", f"{TOP_K},{TOP_K + 1}", "--draft-model", "none")
+    limits = ("--verify", "sparse", "--expert-budget", f"{TOP_K},{TOP_K + 1}", "--drafter", "none")
     run = command(folder, *limits, "--json")
     assert run.exit_code == 0, run.output
     report = json.loads(run.stdout)

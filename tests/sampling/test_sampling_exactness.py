@@ -131,7 +131,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "suffix": SuffixDrafter,
     "sparse_self": lambda: SparseSelfDrafter(models()[0], SparseVerify(budget=32)),
     "layer_skip": lambda: LayerSkipDrafter(models()[0]),
-    "auto": lambda: AutoDrafter([SuffixDrafter(), PromptLookupDrafter(), assistant()]),
+    "auto": lambda: AutoDrafter(SuffixDrafter(), assistant()),
     "own": lambda: UserDrafter(Chance(VOCAB), VOCAB),
     "own trees": lambda: UserDrafter(Trees(VOCAB), VOCAB),
 }

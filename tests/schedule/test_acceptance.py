@@ -1,102 +1,48 @@
-"""Rates of acceptance by position, and how fast a change is noticed."""
+"""Rates of acceptance, by length of a lookup's match and by position of a model's draft."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from ovspec.schedule.acceptance import AcceptanceModel, ConfirmationRates
+from ovspec.schedule.acceptance import AcceptanceModel
 
 
-def drafts(model: AcceptanceModel, rates: list[float], number: int, seed: int = 0) -> None:
-    rng = np.random.default_rng(seed)
-    for _ in range(number):
-        failures = np.flatnonzero(rng.random(len(rates)) >= np.array(rates))
-        model.observe(len(rates), len(rates), int(failures[0]) if len(failures) else len(rates))
-
-
-def test_rates_by_position_are_learned() -> None:
-    model, rates = AcceptanceModel(63), [0.9, 0.6, 0.8, 0.7]
-    drafts(model, rates, 3000)
-    np.testing.assert_allclose(model.accepted.means(4), rates, atol=0.1)
-    assert model.accepted_length(4) == pytest.approx(np.cumprod(rates).sum(), rel=0.1)
-
-
-def test_positions_never_tried_go_on_from_the_last_one_and_fade() -> None:
-    model = AcceptanceModel(63)
-    drafts(model, [0.9, 0.9], 500)
-    rates = model.accepted.means(20)
-    assert rates[2] == pytest.approx(0.98 * rates[1], rel=0.01)
-    assert np.all(np.diff(rates[2:]) < 0)
-
-
-def test_a_first_draft_says_little() -> None:
-    model = AcceptanceModel(8)
-    model.observe(4, 4, 4)
-    assert 0.6 < model.accepted.means(1)[0] < 0.8
-    assert AcceptanceModel(8).accepted.means(1)[0] == pytest.approx(0.6)
-
-
-def test_what_a_lookup_offers_is_learned() -> None:
-    model = AcceptanceModel(63)
-    for turn in range(300):
-        model.observe(8, 0 if turn % 2 else 3, 0 if turn % 2 else 3)
-    offers = model.offered.means(4)
-    # The last of them weighs an eighth: offers are soon forgotten.
-    assert offers[0] == pytest.approx(0.5, abs=0.1)
-    assert offers[1] > 0.85 and offers[2] > 0.85 and offers[3] < 0.3
-    # Nothing offered is not nothing accepted.
-    assert model.accepted.means(1)[0] > 0.9
-
-
-def test_collapse_is_seen_within_a_few_drafts_and_nothing_else_is() -> None:
-    model = AcceptanceModel(63)
-    for turn in range(400):
-        drafts(model, [0.8] * 4, 1, seed=turn)
-        assert not model.shift()
-    for turn in range(12):
-        drafts(model, [0.02] * 4, 1, seed=turn)
-        if model.shift():
-            break
-    else:
-        pytest.fail("no shift was seen")
-    assert model.accepted_length(4) < 0.7
-
-
-def test_recovery_is_seen_at_once() -> None:
-    model = AcceptanceModel(63)
-    drafts(model, [0.03] * 4, 200)
-    assert not model.shift()
-    for _ in range(3):
-        model.observe(4, 4, 4)
-    assert model.shift()
-    assert model.accepted_length(4) > 1.0
-
-
-def test_another_prompt_weighs_more_than_those_before() -> None:
-    model = AcceptanceModel(63)
-    drafts(model, [0.1] * 4, 2000)
-    model.begin()
-    before = model.accepted.means(1)[0]
-    drafts(model, [1.0] * 4, 24)
-    assert before < 0.25 and model.accepted.means(1)[0] > 0.5
-
-
-def test_confirmations() -> None:
-    rates = ConfirmationRates()
-    assert rates.rate(1.0) == pytest.approx(63 / 64)
+def test_a_match_grows_with_every_token_that_held() -> None:
+    """What is learned behind a match of 3 says how likely the second token behind a match of 2 is."""
+    model = AcceptanceModel()
+    before = model.likely(2, 3)
     for _ in range(200):
-        rates.observe(1.0, 16, 16)
-    assert rates.rate(1.0) > 0.998
-    for _ in range(500):
-        rates.observe(1.0, 16, 3)
-    assert rates.rate(1.0) == pytest.approx(0.75, abs=0.01)
+        model.observe(3, 1, 0)
+    after = model.likely(2, 3)
+    assert after[0] == before[0] and after[1] < 0.7 * before[1]
+    assert after[2] / after[1] == pytest.approx(before[2] / before[1])
+    assert all(np.diff([AcceptanceModel().likely(match, 1)[0] for match in (1, 2, 3, 4, 8, 16, 32)]) > 0)
 
 
-def test_a_budget_never_tried_is_believed_to_be_confirmed_until_commits_say_otherwise() -> None:
-    rates = ConfirmationRates()
-    rates.observe(0.5, 16, 3)
-    assert rates.rate(2.0) == pytest.approx(1.0 - 1.0 / 64)
-    # The belief weighs 64 tokens: one commit moves it, and does not decide.
-    rates.observe(2.0, 16, 3)
-    assert 0.9 < rates.rate(2.0) < 0.99
+def test_rates_of_a_model_are_learned_by_position_and_go_on_beyond_it() -> None:
+    model, rng = AcceptanceModel(), np.random.default_rng(0)
+    for _ in range(2000):
+        first = rng.random() < 0.9
+        model.observe(0, 2, int(first) + int(first and rng.random() < 0.5))
+    found = np.array(model.likely(0, 4))
+    assert found[0] == pytest.approx(0.9, abs=0.1) and found[1] / found[0] == pytest.approx(0.5, abs=0.15)
+    assert found[2] / found[1] == pytest.approx(found[1] / found[0], rel=0.2)
+
+
+def test_a_model_that_failed_is_tried_again_at_some_time() -> None:
+    model = AcceptanceModel()
+    for _ in range(50):
+        model.observe(0, 1, 0)
+    low = model.likely(0, 1)[0]
+    for _ in range(400):
+        model.fade()
+    assert low < 0.1 and model.likely(0, 1)[0] > 0.5
+
+
+def test_confirmations_are_learned_by_budget() -> None:
+    model = AcceptanceModel()
+    for _ in range(50):
+        model.observe_commit(0.5, 16, 4)
+    assert model.confirmed(0.5) == pytest.approx(0.8, abs=0.05)
+    assert model.confirmed(1.0) > 0.95

@@ -68,12 +68,11 @@ def speed(
     """Tokens per microsecond, after the first steps."""
     clock = Clock(Machine(lambda rows, context, scale: PASS + row * (rows - 1), lambda tokens: DRAFT), seed)
     rng, tokens, measured = np.random.default_rng(seed + 1), 0, (0, 0.0)
-    schedule.begin()
     for step in range(steps):
         if step == steps // 3:
             measured = tokens, clock.work
         rate = rates[step // 7 % len(rates)]
-        state = StepState((512,), (10_000,), 63, trees=True)
+        state = StepState((512,), (10_000,), 63, trees=True, has_model=True)
         plan = schedule.plan(state)
         asked, least = plan.num_assistant_tokens, math.inf
         assert asked <= NODES
@@ -89,6 +88,10 @@ def speed(
             accepted=(gained,),
             draft_duration=clock.took(DRAFT) if asked else 0.0,
             duration=clock.took(PASS + row * proposed) + clock.took(20.0),
+            matches=(0,),
+            judged=(LEVELS if asked else 0,),
+            held=(gained,),
+            model_tokens=asked,
         )
         schedule.observe(outcome)
         tokens += gained + 1
@@ -115,8 +118,8 @@ def test_trees_of_a_size_each_beat_every_fixed_size_and_every_node() -> None:
 def test_nodes_of_several_trees_compete_for_the_rows_of_one_pass() -> None:
     """The sure sequence gets more of them than the unsure one; none is dropped before anything is known."""
     schedule, row = AutoSchedule(NODES), 1_000.0
-    state = StepState((512, 512), (100, 100), 63, trees=True)
-    pooled = [*confidences(0.95), *confidences(0.2)]
+    state = StepState((512, 512), (100, 100), 63, trees=True, has_model=True)
+    pooled, tokens, time = [*confidences(0.95), *confidences(0.2)], 0, 0.0
     for step in range(40):
         plan = schedule.plan(state)
         assert step or schedule.least_confidence(pooled) == 0.0
@@ -130,11 +133,11 @@ def test_nodes_of_several_trees_compete_for_the_rows_of_one_pass() -> None:
             PASS + 2 * row * size + 20.0,
         )
         schedule.observe(outcome)
+        tokens += 2 + sum(outcome.accepted)
+        time += outcome.draft_duration + outcome.duration
     schedule.plan(state)
     least = schedule.least_confidence(pooled)
     sure, unsure = (sum(c >= least for c in confidences(rate)) for rate in (0.95, 0.2))
     assert sure > unsure
-    # By hand: the best prefix of all nodes, the likeliest first.
-    likely = np.sort(pooled)[::-1]
-    rates = (2 + np.concatenate([[0.0], np.cumsum(likely)])) / (DRAFT + PASS + 20 + row * np.arange(33))
-    assert abs(sure + unsure - int(rates.argmax())) <= 1
+    # By hand: those that are likelier than what the time of a row has yielded.
+    assert abs(sure + unsure - sum(likely > row * tokens / time for likely in pooled)) <= 1

@@ -87,9 +87,7 @@ class World:
         acceptance: rate at which a draft token is accepted, by tokens emitted so far.
         offers: rate at which the drafter has another token to offer, by tokens emitted so far.
         confirmed: rate at which a dense pass confirms a provisional token.
-        lookup: what a draft beside a step costs; 0 where the drafter has a model and drafts none.
         asked: longest draft that the sequences ask for.
-        shadowed: rate at which a token of such a draft comes true, where it is another than `acceptance`.
     """
 
     machine: Machine
@@ -100,8 +98,6 @@ class World:
     budget_scales: tuple[float, ...] = (1.0,)
     commit_intervals: tuple[int, ...] = ()
     reads: bool = False
-    lookup: float = 0.0
-    shadowed: Text | None = None
     asked: int = 2**31 - 1
 
     def run(self, schedule: Schedule, tokens: int, seed: int, sequences: int = 1) -> Run:
@@ -109,7 +105,6 @@ class World:
         clock, text = Clock(self.machine, seed), np.random.default_rng(seed + 1)
         run, emitted, pending, unread = Run(), 0.0, 0, self.context
         last = -1
-        schedule.begin()
         while emitted < tokens:
             done = int(emitted)
             remaining = (tokens - done,) * sequences
@@ -117,12 +112,11 @@ class World:
                 contexts=(self.context + done,) * sequences,
                 remaining=remaining,
                 max_draft=min(MAX_DRAFT, self.asked, tokens - done - 1),
-                asked=self.asked,
                 unread=unread if self.reads else 0,
                 pending=(pending,) * sequences if self.commit_intervals else (),
                 budget_scales=self.budget_scales,
                 commit_intervals=self.commit_intervals,
-                can_shadow=self.lookup > 0.0,
+                has_model=True,
             )
             plan = schedule.plan(state)
             assert 0 <= plan.num_assistant_tokens <= MAX_DRAFT
@@ -136,11 +130,6 @@ class World:
             if sum(proposed) != last:
                 verify += clock.took(self.machine.switch)
             last = sum(proposed)
-            shadows: tuple[tuple[int, int], ...] = ()
-            if plan.shadow_tokens:
-                offered = _run_length(text, self.offers(done), plan.shadow_tokens)
-                comes_true = (self.shadowed or self.acceptance)(done)
-                shadows = ((offered, _run_length(text, comes_true, offered)),)
             gained = sum(accepted) / sequences + 1
             unread = 0 if asked else unread + 1
             commit, confirmed, rows = 0.0, 0, 0
@@ -158,12 +147,15 @@ class World:
                 proposed=tuple(proposed),
                 accepted=tuple(accepted),
                 draft_duration=clock.took(drafting) if asked else 0.0,
-                duration=verify + clock.took(20.0 + (self.lookup if plan.shadow_tokens else 0.0)),
+                duration=verify + clock.took(20.0),
                 caught_up=caught_up,
                 commit_duration=commit,
                 commit_rows=rows,
                 confirmed=confirmed,
-                shadows=shadows,
+                matches=(0,) * sequences,
+                judged=tuple(proposed),
+                held=tuple(accepted),
+                model_tokens=sum(proposed),
             )
             schedule.observe(outcome)
             emitted += gained

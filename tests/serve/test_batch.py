@@ -30,7 +30,7 @@ def requests(count: int, tokens: int) -> list[str]:
 
 
 def arguments(folder: Path, *more: str | Path) -> list[str]:
-    options = ("-m", folder, "--served-model-name", "demo", "--draft-model", "none", *F32, *more)
+    options = ("-m", folder, "--served-model-name", "demo", "--drafter", "none", *F32, *more)
     return ["batch", *map(str, options)]
 
 

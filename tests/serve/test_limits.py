@@ -41,7 +41,7 @@ def small(demo_ir: Path) -> Iterator[Served]:
         "2",
     )
     keys = ("--api-key", "first", "--api-key", "second")
-    arguments = (*limits, *keys, "--served-model-name", "demo", "--draft-model", "none")
+    arguments = (*limits, *keys, "--served-model-name", "demo", "--drafter", "none")
     with serving(demo_ir, *arguments, "--cors-origin", "https://example.org") as served:
         yield served
 

@@ -22,7 +22,7 @@ drafting_options = option_group(
     typed_option(
         "--drafter",
         click.Choice(NAMES),
-        f"{', '.join(NAMES)}.  [default: assistant if there is a draft model, else none]",
+        f"{', '.join(NAMES)}.  [default: auto]",
         metavar="NAME",
     ),
     typed_option(

@@ -117,12 +117,12 @@ NAMES = (*(kind.name for kind in _KINDS), NONE)
 
 
 def parse_drafter(drafter: object, has_draft_model: bool) -> DrafterChoice | None:
-    """Check a user's `drafter` argument; returns `None` for plain decoding.
+    """Check a user's `drafter` argument, by default `Auto`; returns `None` for plain decoding.
 
     Raises:
         ValueError: it is not a drafter, needs a draft model that is missing, or does not use the given one.
     """
-    choice = _parse(drafter, has_draft_model)
+    choice = _parse(drafter)
     takes_model = isinstance(choice, (Assistant, Auto))
     if has_draft_model and not takes_model:
         name = NONE if choice is None else choice.name
@@ -135,9 +135,9 @@ def parse_drafter(drafter: object, has_draft_model: bool) -> DrafterChoice | Non
     return choice
 
 
-def _parse(drafter: object, has_draft_model: bool) -> DrafterChoice | None:
+def _parse(drafter: object) -> DrafterChoice | None:
     if drafter is None:
-        return Assistant() if has_draft_model else None
+        return Auto()
     if drafter == NONE:
         return None
     if isinstance(drafter, _KINDS):

@@ -70,9 +70,10 @@ class LLMPipeline(Outline):
             the folder's, an OpenVINO device ("CPU"), OpenVINO properties, joined with `properties`.
         tokenizer, device, config: the same by name.
         draft_model: from `ovspec.draft_model`.
-        drafter: "assistant" (the default with a draft model), "prompt_lookup", "suffix", "sparse_self",
-            "layer_skip", "auto", one of these with options (`ovspec.drafters`), an object of your own with
-            `propose(context, k)`, or "none". Without a draft model and a drafter, decoding is plain.
+        drafter: "auto" (the default: "suffix" behind a long match, else the draft model if there is one),
+            "suffix", "prompt_lookup", "assistant" (the draft model alone), "sparse_self", "layer_skip", one
+            of these with options (`ovspec.drafters`), an object of your own with `propose(context, k)`, or
+            "none", which is plain decoding.
         verify: "dense" or "commit" (`CommitVerify`), which change nothing, or "sparse" (`SparseVerify`),
             which is lossy.
         prefill: "dense", or "sparse" (`SparsePrefill`), which reads prompts sparsely and is lossy.

@@ -28,6 +28,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 2**14
 MAX_STOP_TOKENS = 1024
 MAX_TOP_LOGPROBS = 20
+MAX_BIASES = 1024
 
 
 def _one_or_many(value: object) -> object:
@@ -52,6 +53,19 @@ def _short_together(value: list[str]) -> list[str]:
     return value
 
 
+def _no_biases(value: object) -> object:
+    """Clients send an empty list for none."""
+    return {} if value == [] else value
+
+
+Biases = Annotated[
+    dict[
+        Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,9})$")],
+        Annotated[float, Field(ge=-100, le=100, strict=True)],
+    ],
+    Field(max_length=MAX_BIASES),
+    BeforeValidator(_no_biases),
+]
 StopStrings = Annotated[
     list[Text],
     Field(max_length=MAX_STOP_STRINGS),
@@ -113,7 +127,8 @@ class GenerationBody(StrictBody):
     return_token_origins: Flag = False
     return_blocks_read: Flag = False
 
-    logit_bias: OffList = None
+    logit_bias: Biases | None = None
+    no_repeat_ngram_size: Whole | None = Field(None, ge=0)
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | Text | None = None
@@ -125,6 +140,11 @@ class GenerationBody(StrictBody):
     metadata: OffList = None
     store: OffFalse = None
     service_tier: Annotated[None, OffExcept("auto", "default")] = None
+
+    @property
+    def num_candidates(self) -> int:
+        """Answers that are made for each prompt; the best `n` are shown."""
+        return self.n
 
     @property
     def has_grammar(self) -> bool:
@@ -143,10 +163,15 @@ class CompletionBody(GenerationBody):
         | Annotated[list[TokenIds], Field(fail_fast=True)]
     )
     logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    best_of: Annotated[None, OffExcept(1)] = None
+    best_of: Whole | None = Field(None, ge=1, le=MAX_CHOICES)
     echo: Flag = False
     max_tokens: Whole | None = Field(None, ge=0)
-    suffix: Annotated[None, OffExcept("")] = None
+    suffix: Text | None = None
+
+    @property
+    def num_candidates(self) -> int:
+        """As of `GenerationBody`."""
+        return self.n if self.best_of is None else self.best_of
 
 
 class ChatBody(GenerationBody):

@@ -77,7 +77,7 @@ class Choice:
         self._token_by_token, self._logprobs = token_by_token, logprobs
         self._named: list[tuple[Piece, TokenLogprobs, list[Piece]]] = []
         self._num_placed = 0
-        self.num_tokens = 0
+        self.num_tokens, self._sum_logprobs = 0, 0.0
         self.finish_reason: str | None = None
         self.metrics = RequestMetrics()
 
@@ -85,6 +85,11 @@ class Choice:
     def text(self) -> str:
         """The answer so far."""
         return (self._echo.text if self._echo is not None else "") + self._detokenizer.text
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of its tokens, where the request asked for log probabilities."""
+        return self._sum_logprobs / max(1, self.num_tokens)
 
     def add(self, output: RequestOutput) -> Delta:
         """Take the tokens of an output.
@@ -105,6 +110,7 @@ class Choice:
         taken = self._detokenizer.num_seen - before
         delta.tokens = output.token_ids[:taken]
         self.num_tokens += taken
+        self._sum_logprobs += sum(one.logprob for one in output.logprobs[:taken])
         if self._detokenizer.stopped:
             self.finish_reason = "stop"
         elif output.finished:

@@ -101,8 +101,10 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "add_special_tokens": (False, True),
     "prompt_logprobs": (0, 1, 5, 20),
     "echo": (False, True),
-    "best_of": (None, 1),
-    "suffix": (None, ""),
+    "best_of": (None, 1, 3),
+    "suffix": (None, "", " the end"),
+    "logit_bias": ({}, {"5": 100}, {"4095": -100, "0": 1.5}, {"4096": 1}, {"-1": 1}, []),
+    "no_repeat_ngram_size": (0, 1, 2, 5, 2**63, 2**64),
     "response_format": (
         {"type": "text"},
         {"type": "json_object"},

@@ -79,7 +79,8 @@ def test_fields_say_what_they_take(document: dict[str, Any]) -> None:
     form = document["components"]["schemas"]["ResponseFormat"]["properties"]["type"]
     assert form["enum"] == ["text", "json_object", "json_schema", "structural_tag"]
     assert {"type": "string"} in fields["stop"]["anyOf"]
-    assert fields["best_of"]["enum"] == [None, 1]
+    assert fields["service_tier"]["enum"] == [None, "auto", "default"]
+    assert fields["logit_bias"]["anyOf"][0]["maxProperties"] == 1024
     assert fields["n"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 16}
     assert fields["logprobs"]["anyOf"][0] == {"type": "integer", "minimum": 0, "maximum": 20}
     assert fields["top_k"]["anyOf"][0] == {"type": "integer", "minimum": -1}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ovspec.engine.request import Request
 from ovspec.serve.api_error import ApiError
-from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
+from ovspec.serve.bodies import AnswerBody, ChatBody, CompletionBody, GenerationBody
 from ovspec.serve.chat_requests import ChatRequest
 from ovspec.serve.choice import Choice, Delta
+from ovspec.serve.message_parser import MessageParser
 from ovspec.serve.objects import ChatObjects, CompletionObjects, Json, Objects, metrics_of, usage_of
 from ovspec.serve.prompt_logprobs import PromptText
 from ovspec.serve.served_model import ServedModel
@@ -38,11 +39,18 @@ class Call:
     prompts: list[PromptText]
 
     @classmethod
-    def of(cls, body: GenerationBody, model: ServedModel, arrived: float) -> Call:
+    def of(
+        cls,
+        body: GenerationBody,
+        model: ServedModel,
+        arrived: float,
+        chat_objects: Callable[[str, int | None, Callable[[], MessageParser]], Objects] = ChatObjects,
+    ) -> Call:
         """Check a body against the model, and make its requests. It tokenizes: call it in a thread.
 
         Args:
             arrived: `time.perf_counter()` when the body began to come.
+            chat_objects: makes the objects of the answer to a chat.
 
         Raises:
             ApiError: 400 or 404; it names the field.
@@ -56,7 +64,7 @@ class Call:
             chat = ChatRequest.of(body, model)
             prompts, grammar = [chat.prompt], chat.grammar
             max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-            objects = ChatObjects(model.name, logprobs, chat.parser)
+            objects = chat_objects(model.name, logprobs, chat.parser)
         else:
             assert isinstance(body, CompletionBody)
             prompts, field = _prompts(body, model), "prompt"
@@ -145,7 +153,7 @@ class Call:
         return [place for ranked in by_logprob for place in ranked[:shown]]
 
 
-def num_answers(body: GenerationBody) -> int:
+def num_answers(body: AnswerBody) -> int:
     """Answers that are made for a body."""
     prompt = body.prompt if isinstance(body, CompletionBody) else ""
     several = not isinstance(prompt, str) and bool(prompt) and not isinstance(prompt[0], int)

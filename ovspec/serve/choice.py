@@ -87,6 +87,11 @@ class Choice:
         return (self._echo.text if self._echo is not None else "") + self._detokenizer.text
 
     @property
+    def token_ends(self) -> list[int]:
+        """Where in the text each token ends, as far as that is settled."""
+        return self._detokenizer.ends
+
+    @property
     def mean_logprob(self) -> float:
         """Of its tokens, where the request asked for log probabilities."""
         return self._sum_logprobs / max(1, self.num_tokens)

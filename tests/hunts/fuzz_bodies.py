@@ -29,6 +29,7 @@ from ovspec.serve import bodies
 from ovspec.serve.app import Server
 from ovspec.serve.backend import Answers, Backend, in_this_process
 from ovspec.serve.limits import Limits
+from ovspec.serve.response_bodies import ResponseBody
 from ovspec.serve.served_model import ServedModel
 from ovspec_models import demo_pair_path
 
@@ -39,6 +40,7 @@ _MOST_BYTES = 2**18
 PATHS = {
     "/v1/completions": bodies.CompletionBody,
     "/v1/chat/completions": bodies.ChatBody,
+    "/v1/responses": ResponseBody,
     "/tokenize": bodies.TokenizeBody,
     "/detokenize": bodies.DetokenizeBody,
 }
@@ -67,6 +69,14 @@ _STORY = (
 _SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 _TAG = {"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
 _TOOL = {"type": "function", "function": {"name": "f", "parameters": _SCHEMA}}
+_CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+_FLAT_TOOL = {"type": "function", "name": "f", "parameters": _SCHEMA, "strict": True}
+# A field that has other values on this path.
+OF_RESPONSES: dict[str, tuple[Any, ...]] = {
+    "tools": ([_FLAT_TOOL], [_FLAT_TOOL, _FLAT_TOOL], [{"type": "web_search"}], [], None),
+    "tool_choice": ("none", "auto", "required", {"type": "function", "name": "f"}),
+    "stream_options": ({}, {"include_obfuscation": False}, None),
+}
 
 # Values that the server takes, or nearly takes; the names of other fields come from the bodies themselves.
 GOOD: dict[str, tuple[Any, ...]] = {
@@ -126,9 +136,30 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (False, True),
     "continue_final_message": (False, True),
     "special_tokens_in_content": (False, True),
+    "input": (
+        "Once",
+        "",
+        [],
+        [{"role": "user", "content": [{"type": "input_text", "text": "Once"}]}],
+        [_CALL, {"type": "function_call_output", "call_id": "a", "output": "1"}],
+        [{"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "a"}]}],
+        [_CALL, {**_CALL, "arguments": "{"}],
+        [{"type": "item_reference", "id": "x"}, 5],
+    ),
+    "instructions": ("Be kind.", ""),
+    "max_output_tokens": (0, 1, 3, 9000),
+    "text": (
+        {"format": {"type": "json_schema", "name": "a", "schema": _SCHEMA}},
+        {"format": {"type": "json_object", "name": "a"}},
+        {"format": {"type": "json_schema"}},
+        {},
+    ),
+    "reasoning": ({"effort": "low", "summary": "auto"}, {}),
+    "include": (["message.output_text.logprobs"], ["x"], []),
+    "metadata": ({}, {"a": "b"}),
     "tokens": ([], [1, 2, 3], [4095], [4096], [0] * 50, list(range(0, 4096, 17))),
 }
-_GENERATING = {"/v1/completions": "prompt", "/v1/chat/completions": "messages"}
+_GENERATING = {"/v1/completions": "prompt", "/v1/chat/completions": "messages", "/v1/responses": "input"}
 _ALWAYS = {**_GENERATING, "/detokenize": "tokens"}
 
 
@@ -155,6 +186,8 @@ def field_value(name: str, path: str, chance: random.Random) -> Any:
         return chance.choice((0, 1, 20))
     if name == "stop" and chance.random() < 0.5:
         return [text_of(chance) or "x" for _ in range(chance.choice((1, 2, 16)))]
+    if path == "/v1/responses" and name in OF_RESPONSES:
+        return chance.choice(OF_RESPONSES[name])
     if name not in GOOD:  # what the server does not support may be null
         return (
             None
@@ -362,9 +395,14 @@ def check_answer(path: str, status: int, data: bytes) -> int:
         if done != b"data: [DONE]" or rest:
             raise Finding(f"a stream without its end: {shown}")
         parts = [event.removeprefix(b"data: ") for event in events]
+    elif data.startswith(b"event: "):
+        *events, rest = data.split(b"\n\n")
+        parts = [event.partition(b"\ndata: ")[2] for event in events]
+        if rest or not json.loads(parts[-1])["type"].endswith(("completed", "incomplete")):
+            raise Finding(f"a stream without its end: {shown}")
     for part in parts:
         value = json.loads(part, parse_constant=_no_constant)
-        if "error" in value:
+        if value.get("error"):
             _check_error(value["error"], 400 if len(parts) > 1 else status)
     return status
 

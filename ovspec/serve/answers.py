@@ -118,9 +118,6 @@ class StreamedAnswer(Response):
 
     def _events(self, index: int, delta: Delta) -> list[Json]:
         call = self._call
-        shows = delta.text or delta.finish_reason or delta.logprobs or delta.pieces
-        if not shows:
-            return []  # part of a character, or what may become a stop string
         events = call.objects.chunk(index, delta)
         for event in events:
             if call.body.return_token_origins:

@@ -10,7 +10,7 @@ from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import AnswerBody, ChatBody, CompletionBody, GenerationBody
 from ovspec.serve.chat_requests import ChatRequest
 from ovspec.serve.choice import Choice, Delta
-from ovspec.serve.message_parser import MessageParser
+from ovspec.serve.message_parser import PartsStream
 from ovspec.serve.objects import ChatObjects, CompletionObjects, Json, Objects, metrics_of, usage_of
 from ovspec.serve.prompt_logprobs import PromptText
 from ovspec.serve.served_model import ServedModel
@@ -44,7 +44,7 @@ class Call:
         body: GenerationBody,
         model: ServedModel,
         arrived: float,
-        chat_objects: Callable[[str, int | None, Callable[[], MessageParser]], Objects] = ChatObjects,
+        chat_objects: Callable[[str, int | None, Callable[[], PartsStream]], Objects] = ChatObjects,
     ) -> Call:
         """Check a body against the model, and make its requests. It tokenizes: call it in a thread.
 
@@ -64,7 +64,7 @@ class Call:
             chat = ChatRequest.of(body, model)
             prompts, grammar = [chat.prompt], chat.grammar
             max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-            objects = chat_objects(model.name, logprobs, chat.parser)
+            objects = chat_objects(model.name, logprobs, chat.parts)
         else:
             assert isinstance(body, CompletionBody)
             prompts, field = _prompts(body, model), "prompt"

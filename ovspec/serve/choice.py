@@ -32,6 +32,11 @@ class Delta:
     finish_reason: str | None = None
     blocks_read: list[float] | None = None
 
+    @property
+    def shows(self) -> bool:
+        """Whether there is something to send; else it is part of a character, or of a stop string."""
+        return bool(self.text or self.finish_reason or self.logprobs or self.pieces)
+
     def extend(self, other: Delta) -> None:
         """Add tokens, pieces and log probabilities of the next one; its other fields are not joined."""
         self.tokens += other.tokens

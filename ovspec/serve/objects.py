@@ -15,7 +15,7 @@ from ovspec.engine.request import RequestMetrics
 from ovspec.generation.token_text import Piece
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.choice import Choice, Delta
-from ovspec.serve.message_parser import MessageParser, MessageStream, ToolCall
+from ovspec.serve.message_parser import PartsStream, ToolCall
 from ovspec.serve.prompt_logprobs import NamedLogprobs
 
 Json = dict[str, Any]
@@ -58,7 +58,7 @@ class Objects(ABC):
 
     @abstractmethod
     def chunk(self, index: int, delta: Delta) -> list[Json]:
-        """Events of what is new in a choice."""
+        """Events of what is new in a choice, which may be none."""
 
     def end(self, choices: Sequence[Choice], usage: Json, metrics: Json, with_usage: bool) -> list[Json]:
         """Events behind all choices."""
@@ -79,13 +79,13 @@ class ChatObjects(Objects):
 
     Args:
         logprobs: how many alternatives to show per token; `None`: no log probabilities.
-        parser: makes what finds the parts of an answer.
+        parts: makes what finds the parts of an answer.
     """
 
-    def __init__(self, model: str, logprobs: int | None, parser: Callable[[], MessageParser]) -> None:
+    def __init__(self, model: str, logprobs: int | None, parts: Callable[[], PartsStream]) -> None:
         super().__init__("chatcmpl", "chat.completion.chunk", model, logprobs)
-        self._parser = parser
-        self._streams: dict[int, MessageStream] = {}
+        self._parts = parts
+        self._streams: dict[int, PartsStream] = {}
 
     def begin(self, count: int) -> list[Json]:
         """The roles of the messages."""
@@ -94,8 +94,10 @@ class ChatObjects(Objects):
 
     def chunk(self, index: int, delta: Delta) -> list[Json]:
         """What is new of a message."""
-        stream = self._streams.setdefault(index, MessageStream(self._parser()))
-        new, calls = stream.add(delta.text, delta.finish_reason is not None)
+        if index not in self._streams:
+            self._streams[index] = self._parts()
+        stream = self._streams[index]
+        new, calls = stream.add(delta.text, delta.finish_reason is not None, delta.tokens)
         content: Json = {"content": new.content} if new.content else {}
         if new.reasoning:
             content["reasoning_content"] = new.reasoning
@@ -104,6 +106,8 @@ class ChatObjects(Objects):
                 {"index": place, **(_call(call) if is_first else {"function": {"arguments": call.arguments}})}
                 for place, call, is_first in calls
             ]
+        if not content and not delta.shows:
+            return []
         if not content and not delta.finish_reason:
             content = {"content": ""}
         choice = {"index": index, "delta": content, "logprobs": self._logprobs_of(delta)}
@@ -114,19 +118,20 @@ class ChatObjects(Objects):
         """The messages."""
         entries = []
         for index, (choice, delta) in enumerate(zip(choices, deltas, strict=True)):
-            parts = self._parser().parse(choice.text, finished=True)
-            content = None if parts.calls and not parts.content else parts.content
+            stream = self._parts()
+            parts, _ = stream.add(choice.text, True, delta.tokens)
+            content = None if stream.calls and not parts.content else parts.content
             message: Json = {"role": "assistant", "content": content, "refusal": None}
             if parts.reasoning:
                 message["reasoning_content"] = parts.reasoning
-            if parts.calls:
-                message["tool_calls"] = [_call(call) for call in parts.calls]
+            if stream.calls:
+                message["tool_calls"] = [_call(call) for call in stream.calls]
             entries.append(
                 {
                     "index": index,
                     "message": message,
                     "logprobs": self._logprobs_of(delta),
-                    "finish_reason": _reason(choice.finish_reason, bool(parts.calls)),
+                    "finish_reason": _reason(choice.finish_reason, bool(stream.calls)),
                     **self._origins(delta),
                 }
             )
@@ -147,6 +152,8 @@ class CompletionObjects(Objects):
 
     def chunk(self, index: int, delta: Delta) -> list[Json]:
         """New text."""
+        if not delta.shows:
+            return []
         return [{"choices": [self._choice(index, delta.text, delta, delta.finish_reason)]}]
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:

@@ -9,7 +9,7 @@ from functools import partial
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.calls import Call
 from ovspec.serve.choice import Choice, Delta
-from ovspec.serve.message_parser import MessageParser
+from ovspec.serve.message_parser import PartsStream
 from ovspec.serve.objects import Json, Objects, logprob_entry
 from ovspec.serve.response_bodies import ResponseBody
 from ovspec.serve.response_output import ResponseOutput
@@ -30,16 +30,16 @@ class ResponseObjects(Objects):
 
     Args:
         body: that asks for it.
-        logprobs, parser: as of `ChatObjects`.
+        logprobs, parts: as of `ChatObjects`.
     """
 
     done = b""
 
     def __init__(
-        self, body: ResponseBody, model: str, logprobs: int | None, parser: Callable[[], MessageParser]
+        self, body: ResponseBody, model: str, logprobs: int | None, parts: Callable[[], PartsStream]
     ) -> None:
         super().__init__("resp", "response", model, logprobs)
-        self._output, self._num_events = ResponseOutput(parser()), 0
+        self._output, self._num_events = ResponseOutput(parts()), 0
         self._response: Json = {
             **{name: self.fields[name] for name in ("id", "object", "model")},
             "created_at": self.fields["created"],
@@ -71,7 +71,7 @@ class ResponseObjects(Objects):
     def chunk(self, index: int, delta: Delta) -> list[Json]:
         """New text, reasoning and calls."""
         logprobs = [] if self._logprobs is None else [logprob_entry(one) for one in delta.logprobs]
-        return self._output.add(delta.text, logprobs, delta.finish_reason)
+        return self._output.add(delta.text, logprobs, delta.finish_reason, delta.tokens)
 
     def end(self, choices: Sequence[Choice], usage: Json, metrics: Json, with_usage: bool) -> list[Json]:
         """The whole response."""
@@ -104,6 +104,8 @@ class ResponseObjects(Objects):
     def _num_reasoning_tokens(self, choice: Choice) -> int:
         if not any(item["type"] == "reasoning" for item in self._output.items):
             return 0
+        if (known := self._output.num_reasoning_tokens) is not None:
+            return known
         before, mark, _ = choice.text.partition("</think>")
         return sum(end <= len(before + mark) for end in choice.token_ends)
 

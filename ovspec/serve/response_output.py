@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from ovspec.serve.message_parser import MessageParser, MessageStream, ToolCall
+from ovspec.serve.message_parser import PartsStream, ToolCall
 
 Json = dict[str, Any]
 # What the events of an item's text are called, and which part of the item the text stands in.
@@ -34,21 +34,23 @@ class ResponseOutput:
         items: as far as they have come.
     """
 
-    def __init__(self, parser: MessageParser) -> None:
-        self._stream = MessageStream(parser)
+    def __init__(self, stream: PartsStream) -> None:
+        self._stream = stream
         self._logprobs: list[Json] = []  # of tokens whose text has not come
         self.items: list[Json] = []
 
-    def add(self, text: str, logprobs: Sequence[Json], reason: str | None) -> list[Json]:
+    def add(
+        self, text: str, logprobs: Sequence[Json], reason: str | None, tokens: Sequence[int] = ()
+    ) -> list[Json]:
         """Take new text; the events of it, without their numbers.
 
         Args:
-            logprobs: of its tokens.
+            logprobs, tokens: that it came of.
             reason: why the answer ended; `None`: it goes on.
         """
         self._logprobs += logprobs
         events: list[Json] = []
-        new, calls = self._stream.add(text, reason is not None)
+        new, calls = self._stream.add(text, reason is not None, tokens)
         if new.reasoning:
             events += self._more("reasoning", new.reasoning)
         if new.content:
@@ -61,6 +63,11 @@ class ResponseOutput:
             events += [] if self.items else self._open("message")
             events += self._close("incomplete" if reason == "length" else "completed")
         return events
+
+    @property
+    def num_reasoning_tokens(self) -> int | None:
+        """As of `PartsStream`."""
+        return self._stream.num_reasoning_tokens
 
     @property
     def _kind(self) -> str | None:

@@ -16,11 +16,13 @@ from ovspec.errors import raised_by_us
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.grammar import Grammar
 from ovspec.generation.inputs import tokenized
+from ovspec.generation.token_bytes import TokenBytes
 from ovspec.generation.token_text import TokenText
 from ovspec.pipeline.outline import Outline
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import GenerationBody
 from ovspec.serve.fill_in_middle import FillInMiddle
+from ovspec.serve.harmony import harmony_encoding, is_harmony
 from ovspec.serve.messages import Message
 from ovspec.serve.tool_fields import Tool
 from ovspec.verify.commit_verify import CommitVerify
@@ -63,6 +65,11 @@ class ServedModel:
         self.max_model_len = requests.max_model_len
         self.vocab_size = ModelInfo.read(folder).vocab_size
         self.created = int(time.time())
+        #: The format of GPT-OSS's answers, where the model has it.
+        self.harmony = None
+        if is_harmony(str(self.tokenizer.chat_template)):
+            known = TokenBytes.of(self.tokenizer)
+            self.harmony = harmony_encoding([] if known is None else known.table)
 
     def check_name(self, name: str | None) -> None:
         """Refuse a request for another model.

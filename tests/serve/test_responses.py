@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 from serve.conftest import Served, serving
 
-from ovspec.serve.message_parser import MessageParser
+from ovspec.serve.message_parser import MessageParser, MessageStream
 from ovspec.serve.response_bodies import ResponseBody
 from ovspec.serve.response_output import ResponseOutput
 
@@ -162,7 +162,7 @@ def test_items_become_messages() -> None:
 
 def test_reasoning_text_and_calls_are_items_in_this_order() -> None:
     def made() -> ResponseOutput:
-        return ResponseOutput(MessageParser({"f"}, reasons=True, starts_in_reasoning=False))
+        return ResponseOutput(MessageStream(MessageParser({"f"}, reasons=True, starts_in_reasoning=False)))
 
     text = '<think>\nHm\n</think>\n\nSo.\n<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
     whole, stream = made(), made()

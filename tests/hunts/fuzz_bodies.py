@@ -19,8 +19,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from hunts.fuzz_hunt import Finding, Given
 from hunts.fuzz_fields import GOOD, OF_RESPONSES
+from hunts.fuzz_hunt import Finding, Given
 from hunts.fuzz_values import TEXTS, change, change_bytes, dumps, hostile, smaller_bytes, smaller_values
 
 import ovspec

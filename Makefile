@@ -33,8 +33,14 @@ $(DEMO_MODEL): | $(DEMO_VENV)/.installed
 test: $(TEST_VENV)/.installed
 	$(BIN)/python -m pytest tests $(PARALLEL)
 
+# Its sources have the JSON-Schema-Test-Suite.
+SCHEMAS := build/jsonschema-4.26.0.tar.gz
+
+$(SCHEMAS): | $(TEST_VENV)/.installed
+	$(BIN)/python -m pip download $(PIP_FLAGS) --no-deps --no-binary jsonschema --dest build jsonschema==4.26.0
+
 # What `make test` leaves out: more cases of properties that it proves on one. CI runs both.
-test-slow: $(TEST_VENV)/.installed
+test-slow: $(TEST_VENV)/.installed $(SCHEMAS)
 	$(BIN)/python -m pytest tests -m "slow and not sweep" $(PARALLEL)
 
 # Parts of two hours at most, `make sweep PART=1` or all of them one after the other; each adds a line with commit and

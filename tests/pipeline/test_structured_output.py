@@ -106,8 +106,8 @@ def test_every_rule_of_acceptance(options: dict[str, Any]) -> None:
         (Form(json_schema='{"$ref": "#a", "$defs": {"x": {"$anchor": "a", "const": 17325}}}'), "17325"),
         (
             Form(
-                json_schema='{"$id": "http://a/b", "$ref": "c", "$defs": {"x": {"$id": "c", "$ref": "#/$defs/y", '
-                '"$defs": {"y": {"const": "z"}}}, "y": {"$ref": "#/$defs/y"}}}'
+                json_schema='{"$id": "http://a/b", "$ref": "c", "$defs": {"x": {"$id": "c", "$ref": '
+                '"#/$defs/y", "$defs": {"y": {"const": "z"}}}, "y": {"$ref": "#/$defs/y"}}}'
             ),
             '"z"',
         ),

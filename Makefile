@@ -5,6 +5,7 @@ TEST_VENV := .venv
 DEV_VENV := .venv-dev
 CHECK_VENV := .venv-check
 WHEEL_VENV := .venv-wheel
+CLIENTS_VENV := .venv-clients
 PIP_FLAGS := --quiet --disable-pip-version-check
 # A worker that crashes ends the run: xdist would wait for its tests for ever.
 WORKERS := --numprocesses auto --max-worker-restart 0
@@ -17,7 +18,7 @@ WHEEL := $(CURDIR)/$(WHEEL_VENV)/bin
 WITHOUT_NATIVE := --config-settings wheel.cmake=false
 NATIVE := $(shell find custom_ops -name '*.cpp' -o -name '*.hpp')
 
-.PHONY: demo test test-slow sweep sweep-status fuzz soak differential dev check format sanitize tsan wheel clean
+.PHONY: demo test test-slow test-clients sweep sweep-status fuzz soak differential dev check format sanitize tsan wheel clean
 
 # The demo's model, 93 MB; the package's own requirements, which would be compiled, are left out.
 DEMO_CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ovspec/demo
@@ -33,9 +34,27 @@ $(DEMO_MODEL): | $(DEMO_VENV)/.installed
 test: $(TEST_VENV)/.installed
 	$(BIN)/python -m pytest tests $(PARALLEL)
 
+# Its sources have the JSON-Schema-Test-Suite.
+SCHEMAS := build/jsonschema-4.26.0.tar.gz
+
+$(SCHEMAS): | $(TEST_VENV)/.installed
+	$(BIN)/python -m pip download $(PIP_FLAGS) --no-deps --no-binary jsonschema --dest build jsonschema==4.26.0
+
 # What `make test` leaves out: more cases of properties that it proves on one. CI runs both.
-test-slow: $(TEST_VENV)/.installed
+test-slow: $(TEST_VENV)/.installed $(SCHEMAS)
 	$(BIN)/python -m pytest tests -m "slow and not sweep" $(PARALLEL)
+
+# Clients of others against the server. They have an environment of their own, as they disagree with others about versions;
+# the native library is that of the tests.
+$(CLIENTS_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(CLIENTS_VENV)
+	$(CLIENTS_VENV)/bin/python -m pip install $(PIP_FLAGS) $(WITHOUT_NATIVE) --editable ".[clients]"
+	if command -v npm; then npm install --silent --no-fund --no-audit --prefix tests/clients/node; fi
+	touch $@
+
+test-clients: $(TEST_VENV)/.installed $(CLIENTS_VENV)/.installed
+	OVSPEC_EXTENSION_LIB=$$($(BIN)/python -c "from ovspec_ops import extension_path; print(extension_path())") \
+		$(CLIENTS_VENV)/bin/python -m pytest tests/clients
 
 # Parts of two hours at most, `make sweep PART=1` or all of them one after the other; each adds a line with commit and
 # result to build/sweeps.jsonl, and `make sweep-status` says what is green on this commit.
@@ -182,4 +201,4 @@ wheel: $(WHEEL_VENV)/.installed
 	cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 clean:
-	rm -rf $(DEMO_VENV) $(TEST_VENV) $(DEV_VENV) $(CHECK_VENV) $(WHEEL_VENV) build dist
+	rm -rf $(DEMO_VENV) $(TEST_VENV) $(DEV_VENV) $(CHECK_VENV) $(WHEEL_VENV) $(CLIENTS_VENV) build dist

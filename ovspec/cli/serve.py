@@ -91,8 +91,8 @@ def serve(**options: Any) -> None:
     """Serve a model with OpenAI's interface, a page for people at /, and metrics for Prometheus.
 
     SIGTERM or Ctrl-C ends it: what runs is finished, a second one gives it up. Paths: /v1/chat/completions,
-    /v1/completions, /v1/models (also under /v3), /tokenize, /detokenize, /health, /ping, /version, /metrics,
-    /openapi.json.
+    /v1/completions, /v1/responses, /v1/models (also under /v3), /tokenize, /detokenize, /health, /ping,
+    /version, /metrics, /openapi.json.
     """
     need_extra("serve", "starlette", "uvicorn", "prometheus_client", "pydantic")
     # Imported now: this module is loaded for help too, which needs no extra.

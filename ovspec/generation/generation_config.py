@@ -18,13 +18,12 @@ from ovspec.generation.drafting_settings import (
 )
 from ovspec.generation.grammar import Grammar
 from ovspec.generation.number_ranges import check_ranges
-from ovspec.sampling.sampling import SamplingParams
+from ovspec.sampling.sampling import NO_NGRAM_SIZE, SamplingParams
 
 # Fields of openvino_genai.GenerationConfig that are not supported, with the value that disables them.
 UNSUPPORTED: dict[str, object] = {
     "num_beams": 1,
     "num_beam_groups": 1,
-    "no_repeat_ngram_size": 2**64 - 1,
     "diversity_penalty": 0.0,
     "length_penalty": 1.0,
     "stop_criteria": openvino_genai.StopCriteria.HEURISTIC,
@@ -283,10 +282,16 @@ def resolve(
 
 def _grammar(config: openvino_genai.GenerationConfig, grammar: Grammar | None) -> Grammar | None:
     grammar = grammar or Grammar.of_config(config.structured_output_config)
+    if grammar is None:
+        return None
+    field = grammar.field.partition(".")[0]
     for name, off in (("min_new_tokens", 0), ("ignore_eos", False)):
-        if grammar is not None and (value := getattr(config, name)) != off:
-            field = grammar.field.partition(".")[0]
+        if (value := getattr(config, name)) != off:
             raise InvalidValueError(f"{name}={value}: with {field} the grammar says where an answer ends")
+    if (size := config.no_repeat_ngram_size) not in (0, NO_NGRAM_SIZE):
+        raise InvalidValueError(
+            f"no_repeat_ngram_size={size}: with {field} the grammar may ask for an n-gram again; set it to 0"
+        )
     return grammar
 
 

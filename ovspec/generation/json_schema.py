@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,6 +86,8 @@ class _Endings:
         self._looked += 1
         if not isinstance(schema, Mapping) or self._looked > _MOST_LOOKS:
             return True
+        if "$id" in schema and schema is not self._root:
+            return True  # its references lead elsewhere
         reference = schema.get("$ref")
         if isinstance(reference, str) and not self._leads_to_an_end(reference):
             return False
@@ -108,8 +111,8 @@ class _Endings:
         return all(self.ends(one) for one in needed)
 
     def _leads_to_an_end(self, reference: str) -> bool:
-        if reference in self._ending:
-            return True
+        if reference in self._ending or not re.match(r"#(/|\Z)", reference):
+            return True  # names, which llguidance looks up
         if reference in self._open:
             return False
         part: Any = self._root

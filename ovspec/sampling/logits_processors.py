@@ -1,4 +1,4 @@
-"""Logits processors that depend on the context: stop-token suppression, penalties, a grammar."""
+"""Logits processors that depend on the context: suppression, biases, penalties, n-grams, a grammar."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.sampling.constraint import Constraint
+from ovspec.sampling.ngrams import Ngrams
 from ovspec.sampling.sampling import Distribution, SamplingParams, greedy_token, sampling_distribution
 
 
@@ -21,15 +22,25 @@ class LogitsProcessor:
 
     The order is that of OpenVINO GenAI: stop-token suppression, repetition, presence, frequency penalty, then
     the mask of a grammar, then those of `sampling_distribution`. Each penalty is rounded to float32 before
-    the next, as there.
+    the next, as there. Biases come before the penalties, as in vLLM, and repeated n-grams behind them.
 
     Args:
         constraint: of a grammar, which only this object moves.
     """
 
     __slots__ = (
-        *("_counts", "_ids", "_num_prompt", "_params", "_slots", "_stop_ids", "_tokens", "_used"),
-        "constraint",
+        *(
+            "_biased",
+            "_biases",
+            "_counts",
+            "_ids",
+            "_ngrams",
+            "_num_prompt",
+            "_params",
+            "_slots",
+            "_stop_ids",
+        ),
+        *("_tokens", "_used", "constraint"),
     )
 
     def __init__(
@@ -42,6 +53,9 @@ class LogitsProcessor:
         self.constraint = constraint
         self._tokens: list[int] = []
         self._stop_ids = np.array(sorted(params.stop_token_ids), dtype=np.int64)
+        self._biased = np.array([token for token, _ in params.logit_bias], dtype=np.int64)
+        self._biases = np.array([bias for _, bias in params.logit_bias], dtype=np.float32)
+        self._ngrams = Ngrams(params.no_repeat_ngram_size, prompt) if params.excludes_ngrams else None
         # Slots: distinct prompt tokens, then distinct generated tokens in order of appearance, so that
         # removing the newest token frees the last slot. The prompt is not stored if no penalty needs it.
         unique = np.unique(np.asarray(prompt if params.penalises else [], dtype=np.int64))
@@ -65,6 +79,8 @@ class LogitsProcessor:
             self.constraint.extend(tokens)
         for token in tokens:
             self._push(token)
+        if self._ngrams is not None:
+            self._ngrams.extend(tokens)
 
     def rollback(self, count: int) -> None:
         """Remove the last `count` generated tokens.
@@ -78,6 +94,8 @@ class LogitsProcessor:
             )
         if self.constraint is not None:
             self.constraint.rollback(count)
+        if self._ngrams is not None:
+            self._ngrams.rollback(count)
         for _ in range(count):
             self._pop()
 
@@ -107,34 +125,45 @@ class LogitsProcessor:
         return self.constraint is None and self._changes_nothing(0)
 
     def _changes_nothing(self, drafted: int) -> bool:
-        """Whether stop tokens may come and nothing is penalised, behind so many draft tokens."""
-        return not self._suppresses(drafted) and not self._params.penalises
+        """Whether no token is suppressed, raised, lowered or excluded behind so many draft tokens."""
+        changes = self._params.penalises or self._biased.size > 0 or self._ngrams is not None
+        return not changes and not self._suppresses(drafted)
 
     def _suppresses(self, drafted: int) -> bool:
         return self._stop_ids.size > 0 and len(self._tokens) + drafted < self._params.min_new_tokens
 
     def process(self, logits: NDArray[np.float32], drafted: Sequence[int] = ()) -> NDArray[np.float32]:
-        """Logits `[vocab]` after suppression, penalties and mask; the argument itself if nothing applies."""
+        """Logits `[vocab]` after all processors; the argument itself if none applies."""
         if self.constraint is None and self._changes_nothing(len(drafted)):
             return logits
         row: NDArray[np.float32] = logits.copy()
         if self._suppresses(len(drafted)):
             row[_inside(self._stop_ids, row)] = -np.inf
+        if self._biased.size:
+            known = self._biased < row.size  # a drafter's vocabulary may be smaller
+            row[self._biased[known]] += self._biases[known]
         if self._params.penalises:
-            counted = 0
-            try:
-                for token in drafted:
-                    self._push(token)
-                    counted += 1
-                self._penalise(row)
-            finally:
-                for _ in range(counted):
-                    self._pop()
+            self._penalise_behind(row, drafted)
+        if self._ngrams is not None:
+            repeated = self._ngrams.repeated(drafted)
+            row[repeated[repeated < row.size]] = -np.inf
         if self.constraint is not None:
             mask = self.constraint.mask(drafted)
             np.copyto(row[: mask.size], np.float32(-np.inf), where=~mask[: row.size])
             row[mask.size :] = -np.inf
         return row
+
+    def _penalise_behind(self, row: NDArray[np.float32], drafted: Sequence[int]) -> None:
+        """Penalise a row that stands behind `drafted`."""
+        counted = 0
+        try:
+            for token in drafted:
+                self._push(token)
+                counted += 1
+            self._penalise(row)
+        finally:
+            for _ in range(counted):
+                self._pop()
 
     def _penalise(self, row: NDArray[np.float32]) -> None:
         params = self._params

@@ -24,7 +24,8 @@ MAX_SEED = 2**64 - 1
 _PREFIX_BLOCK = 256
 # Below this size a sort is as fast as the partitions that avoid it.
 _SORTED_POOL = 1024
-_OWN = "subtracts_penalties"  # the only parameter that OpenVINO GenAI does not have
+NO_NGRAM_SIZE = 2**64 - 1  # OpenVINO GenAI's number for no limit
+_OWN = ("subtracts_penalties", "logit_bias")  # parameters that OpenVINO GenAI does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,9 @@ class SamplingParams:
         frequency_penalty: in [-2, 2]. As `presence_penalty`, times the number of occurrences in the output.
         subtracts_penalties: presence and frequency penalty are subtracted from a logit whatever its sign, as
             OpenAI does.
+        no_repeat_ngram_size: no n-gram of this size, at least 1, comes twice in prompt and output; 0 and
+            `NO_NGRAM_SIZE` are off. In OpenVINO GenAI it counts in beam search only.
+        logit_bias: token ids, each once, with what is added to their logits.
         min_new_tokens: no token of `stop_token_ids` is chosen before this many tokens were generated.
         stop_token_ids: end-of-sequence and stop tokens.
         rng_seed: seed of the random streams, 0 to 2**64 - 1.
@@ -68,6 +72,8 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     rng_seed: int = 0
     subtracts_penalties: bool = False
+    no_repeat_ngram_size: int = NO_NGRAM_SIZE
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         positive, keeps, off = "a positive finite number", "keeps every token", "switches it off"
@@ -82,6 +88,7 @@ class SamplingParams:
             ("repetition_penalty", _is_positive_float32(self.repetition_penalty), positive, f"1 {off}"),
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "in [-2, 2]", f"0 {off}"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2]", f"0 {off}"),
+            ("no_repeat_ngram_size", self.no_repeat_ngram_size >= 0, ">= 0", f"0 {off}"),
             ("min_new_tokens", self.min_new_tokens >= 0, ">= 0", "0 lets any token end the output"),
             ("stop_token_ids", min(self.stop_token_ids, default=0) >= 0, ">= 0",
              "pass the tokenizer's own ids"),
@@ -94,6 +101,11 @@ class SamplingParams:
     def penalises(self) -> bool:
         """Whether the distribution depends on which tokens the context holds."""
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @property
+    def excludes_ngrams(self) -> bool:
+        """Whether n-grams of some size come only once."""
+        return 0 < self.no_repeat_ngram_size < NO_NGRAM_SIZE
 
     @classmethod
     def from_generation_config(
@@ -113,7 +125,7 @@ class SamplingParams:
             f"num_beams must be 1, got {config.num_beams}; beam search has no acceptance rule",
         )
         named = set() if config.eos_token_id == -1 else {config.eos_token_id}
-        values = {entry.name: getattr(config, entry.name) for entry in fields(cls) if entry.name != _OWN}
+        values = {entry.name: getattr(config, entry.name) for entry in fields(cls) if entry.name not in _OWN}
         values["stop_token_ids"] = frozenset(named | set(config.stop_token_ids) | set(eos_token_ids))
         return cls(**values)
 

@@ -15,11 +15,13 @@ def _leave_out_null(schema: dict[str, Any]) -> None:
             entry |= entry.pop("anyOf")[0]
 
 
-class _Answer(BaseModel):
+class Answer(BaseModel):
+    """An object of an answer."""
+
     model_config = ConfigDict(extra="forbid", json_schema_extra=_leave_out_null, protected_namespaces=())
 
 
-class ErrorBody(_Answer):
+class ErrorBody(Answer):
     """What was wrong: value, expectation and remedy."""
 
     message: str
@@ -28,19 +30,19 @@ class ErrorBody(_Answer):
     code: str | None
 
 
-class Error(_Answer):
+class Error(Answer):
     """OpenAI's error object."""
 
     error: ErrorBody
 
 
-class CachedTokens(_Answer):
+class CachedTokens(Answer):
     """Tokens of the prompt whose keys and values were there already."""
 
     cached_tokens: int
 
 
-class Usage(_Answer):
+class Usage(Answer):
     """Tokens of a request."""
 
     prompt_tokens: int
@@ -49,7 +51,7 @@ class Usage(_Answer):
     prompt_tokens_details: CachedTokens
 
 
-class SpeculativeDecoding(_Answer):
+class SpeculativeDecoding(Answer):
     """What was drafted for a request, with vLLM's names."""
 
     mean_acceptance_length: float
@@ -61,7 +63,7 @@ class SpeculativeDecoding(_Answer):
     num_spec_tokens: int
 
 
-class Metrics(_Answer):
+class Metrics(Answer):
     """What was drafted, read and promised for a request."""
 
     speculative_decoding: SpeculativeDecoding
@@ -71,14 +73,14 @@ class Metrics(_Answer):
     verify: str
 
 
-class TokenOrigin(_Answer):
+class TokenOrigin(Answer):
     """A token, and who wrote it."""
 
     text: str
     origin: Literal["draft", "target", "corrected"]
 
 
-class CompletionLogprobs(_Answer):
+class CompletionLogprobs(Answer):
     """Log probabilities of a completion, one entry a token."""
 
     tokens: list[str]
@@ -87,7 +89,7 @@ class CompletionLogprobs(_Answer):
     text_offset: list[int]
 
 
-class PromptLogprob(_Answer):
+class PromptLogprob(Answer):
     """A token that might stand at a place of the prompt, with vLLM's names."""
 
     logprob: float
@@ -95,7 +97,7 @@ class PromptLogprob(_Answer):
     decoded_token: str
 
 
-class _Choice(_Answer):
+class _Choice(Answer):
     index: int
     finish_reason: Literal["stop", "length", "tool_calls"]
     token_origins: list[TokenOrigin] | None = None
@@ -109,7 +111,7 @@ class CompletionChoice(_Choice):
     prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
 
 
-class _Completion(_Answer):
+class _Completion(Answer):
     id: str
     created: int
     model: str
@@ -124,7 +126,7 @@ class Completion(_Completion):
     choices: list[CompletionChoice]
 
 
-class TokenLogprob(_Answer):
+class TokenLogprob(Answer):
     """A token with its log probability."""
 
     token: str
@@ -138,21 +140,21 @@ class ContentLogprob(TokenLogprob):
     top_logprobs: list[TokenLogprob]
 
 
-class ChatLogprobs(_Answer):
+class ChatLogprobs(Answer):
     """Log probabilities of a message."""
 
     content: list[ContentLogprob]
     refusal: None
 
 
-class CallOfFunction(_Answer):
+class CallOfFunction(Answer):
     """A function that the model asks to call."""
 
     name: str
     arguments: str
 
 
-class CallOfTool(_Answer):
+class CallOfTool(Answer):
     """A tool that the model asks to call."""
 
     id: str
@@ -160,7 +162,7 @@ class CallOfTool(_Answer):
     function: CallOfFunction
 
 
-class AnswerMessage(_Answer):
+class AnswerMessage(Answer):
     """The message of an answer."""
 
     role: Literal["assistant"]
@@ -185,7 +187,7 @@ class ChatCompletion(_Completion):
     prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
 
 
-class ServedModelEntry(_Answer):
+class ServedModelEntry(Answer):
     """The served model."""
 
     id: str
@@ -200,14 +202,14 @@ class ServedModelEntry(_Answer):
     has_chat_template: bool
 
 
-class ModelList(_Answer):
+class ModelList(Answer):
     """The answer of `/v1/models`."""
 
     object: Literal["list"]
     data: list[ServedModelEntry]
 
 
-class Tokens(_Answer):
+class Tokens(Answer):
     """The answer of `/tokenize`."""
 
     count: int
@@ -215,19 +217,19 @@ class Tokens(_Answer):
     tokens: list[int]
 
 
-class DecodedText(_Answer):
+class DecodedText(Answer):
     """The answer of `/detokenize`."""
 
     prompt: str
 
 
-class Health(_Answer):
+class Health(Answer):
     """The answer of `/health`."""
 
     status: Literal["ok"]
 
 
-class Version(_Answer):
+class Version(Answer):
     """The answer of `/version`."""
 
     version: str

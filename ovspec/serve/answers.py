@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -20,9 +19,6 @@ from ovspec.serve.counts import AnswerClock, Counts
 from ovspec.serve.limits import Admission, Limits, Slot
 from ovspec.serve.objects import Json
 from ovspec.serve.stream import Mailbox
-
-_DONE = b"data: [DONE]\n\n"
-_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Answerer:
@@ -96,8 +92,6 @@ class StreamedAnswer(Response):
         del self.headers["content-length"]
         self._answerer, self._call, self._slots = answerer, call, slots
         self._is_open = False
-        # Written once: it is longer than what is new in a chunk of one token.
-        self._begin = f"data: {_to_json(call.objects.fields)[:-1]},".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
@@ -109,41 +103,40 @@ class StreamedAnswer(Response):
             if not self._is_open:
                 await error.response()(scope, receive, send)
                 return
-            await _send(send, b"data: " + _to_json(error.body()).encode())
+            await _send(send, self._call.objects.failed(error))
         else:
             await self._send(send, *self._last_events())
-        await send({"type": "http.response.body", "body": _DONE, "more_body": False})
+        await send({"type": "http.response.body", "body": self._call.objects.done, "more_body": False})
 
     async def _send(self, send: Send, *events: Json) -> None:
         if not self._is_open:
             self._is_open = True
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            first = [self._call.objects.first(index) for index in range(len(self._call.choices))]
-            events = (*(event for event in first if event is not None), *events)
+            events = (*self._call.objects.begin(len(self._call.choices)), *events)
         if events:
-            await _send(send, *(self._begin + _to_json(event)[1:].encode() for event in events))
+            await _send(send, *map(self._call.objects.encoded, events))
 
     def _events(self, index: int, delta: Delta) -> list[Json]:
         call = self._call
-        shows = delta.text or delta.finish_reason or delta.logprobs or delta.pieces
-        if not shows:
-            return []  # part of a character, or what may become a stop string
-        event = call.objects.chunk(index, delta)
-        if call.body.return_token_origins:
-            event["metrics"] = call.metrics
-        if call.body.stream_options is not None and call.body.stream_options.include_usage:
-            event["usage"] = None  # it is in the last chunk
-        if call.body.return_blocks_read:
-            event["blocks_read"] = delta.blocks_read
-        return [event]
+        events = call.objects.chunk(index, delta)
+        for event in events:
+            if call.body.return_token_origins:
+                event["metrics"] = call.metrics
+            if self._with_usage:
+                event["usage"] = None  # it is in the last chunk
+            if call.body.return_blocks_read:
+                event["blocks_read"] = delta.blocks_read
+        return events
+
+    @property
+    def _with_usage(self) -> bool:
+        options = self._call.body.stream_options
+        return options is not None and options.include_usage
 
     def _last_events(self) -> list[Json]:
         call = self._call
-        if call.body.stream_options is None or not call.body.stream_options.include_usage:
-            return []
-        return [call.objects.usage_chunk(call.usage, call.metrics)]
+        return call.objects.end(call.choices, call.usage, call.metrics, self._with_usage)
 
 
 async def _send(send: Send, *events: bytes) -> None:
-    body = b"".join(event + b"\n\n" for event in events)
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})

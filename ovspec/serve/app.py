@@ -24,10 +24,10 @@ from ovspec.serve.answers import Answerer
 from ovspec.serve.api_error import ApiError, answer_with_error
 from ovspec.serve.backend import Backend
 from ovspec.serve.bodies import (
+    AnswerBody,
     ChatBody,
     CompletionBody,
     DetokenizeBody,
-    GenerationBody,
     TokenizeBody,
 )
 from ovspec.serve.calls import Call, num_answers
@@ -37,6 +37,8 @@ from ovspec.serve.limits import Limits
 from ovspec.serve.openapi import openapi_document
 from ovspec.serve.protection import HostCheck, KeyCheck, Patience, WriteTimeout, read_body
 from ovspec.serve.request_log import CALL, RequestLog
+from ovspec.serve.response_bodies import ResponseBody
+from ovspec.serve.response_objects import call_of_response
 from ovspec.serve.served_model import ServedModel, mode_name
 from ovspec.serve.strict_body import StrictBody
 
@@ -46,6 +48,7 @@ _HEALTH_SECONDS = 5.0
 IGNORED = "X-Ignored-Fields"
 Handler = Callable[[Request], Awaitable[Response]]
 Kind = TypeVar("Kind", bound=StrictBody)
+Asking = TypeVar("Asking", bound=AnswerBody)
 
 
 class Server:
@@ -109,6 +112,7 @@ class Server:
             Route(f"{base}/models/{{name:path}}", self.one_model, methods=["GET"]),
             Route(f"{base}/chat/completions", self.chat, methods=["POST"]),
             Route(f"{base}/completions", self.complete, methods=["POST"]),
+            Route(f"{base}/responses", self.respond, methods=["POST"]),
         ]
 
     def _is_busy(self) -> bool:
@@ -174,19 +178,25 @@ class Server:
 
     async def chat(self, request: Request) -> Response:
         """Answer a chat."""
-        return await self._answer(request, ChatBody)
+        return await self._answer(request, ChatBody, Call.of)
 
     async def complete(self, request: Request) -> Response:
         """Continue a text."""
-        return await self._answer(request, CompletionBody)
+        return await self._answer(request, CompletionBody, Call.of)
 
-    async def _answer(self, request: Request, kind: type[GenerationBody]) -> Response:
+    async def respond(self, request: Request) -> Response:
+        """Answer a chat whose messages and calls are items."""
+        return await self._answer(request, ResponseBody, call_of_response)
+
+    async def _answer(
+        self, request: Request, kind: type[Asking], make: Callable[[Asking, ServedModel, float], Call]
+    ) -> Response:
         arrived = time.perf_counter()
         body, size = await self._body(request, kind)
         # Its places are taken before any work that a full server would do in vain.
         slots = self._answerer.admission.admit(num_answers(body))
         try:
-            work = partial(Call.of, body, self._model, arrived)
+            work = partial(make, body, self._model, arrived)
             call = await self._door.run(size, work, body.has_grammar)
         except BaseException:
             for slot in slots:

@@ -28,6 +28,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 2**14
 MAX_STOP_TOKENS = 1024
 MAX_TOP_LOGPROBS = 20
+MAX_BIASES = 1024
 
 
 def _one_or_many(value: object) -> object:
@@ -52,6 +53,19 @@ def _short_together(value: list[str]) -> list[str]:
     return value
 
 
+def _no_biases(value: object) -> object:
+    """Clients send an empty list for none."""
+    return {} if value == [] else value
+
+
+Biases = Annotated[
+    dict[
+        Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,9})$")],
+        Annotated[float, Field(ge=-100, le=100, strict=True)],
+    ],
+    Field(max_length=MAX_BIASES),
+    BeforeValidator(_no_biases),
+]
 StopStrings = Annotated[
     list[Text],
     Field(max_length=MAX_STOP_STRINGS),
@@ -75,29 +89,30 @@ class StreamOptions(StrictBody):
     include_usage: Flag = False
 
 
-class GenerationBody(StrictBody):
-    """Fields that both kinds of completion have.
+class AnswerBody(StrictBody):
+    """Fields of every body that asks for answers.
 
     Names and meanings are OpenAI's; those that it does not have are vLLM's where vLLM has them. The last
     group is ovspec's.
     """
 
     model: Text | None = None
-    n: Whole = Field(1, ge=1, le=MAX_CHOICES)
-    max_tokens: Whole | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2, strict=True)
     top_p: float | None = Field(None, gt=0, le=1, strict=True)
     presence_penalty: float = Field(0.0, ge=-2, le=2, strict=True)
     frequency_penalty: float = Field(0.0, ge=-2, le=2, strict=True)
+    logit_bias: Biases | None = None
     seed: Annotated[Whole | None, BeforeValidator(_none_below_zero)] = Field(None, le=MAX_SEED)
     stop: StopStrings | None = None
     stream: Flag = False
-    stream_options: StreamOptions | None = None
     user: Text | None = None
+    service_tier: Annotated[None, OffExcept("auto", "default")] = None
+    store: OffFalse = None
 
     top_k: Annotated[Whole | None, BeforeValidator(_all_tokens)] = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, lt=1, strict=True)
     repetition_penalty: float | None = Field(None, gt=0, strict=True)
+    no_repeat_ngram_size: Whole | None = Field(None, ge=0)
     min_tokens: Whole = Field(0, ge=0)
     stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_STOP_TOKENS)] | None = None
     ignore_eos: Flag = False
@@ -109,11 +124,30 @@ class GenerationBody(StrictBody):
     branching_factor: Whole | None = Field(None, ge=1)
     acceptance_rule: Literal["coupled", "block"] | None = None
     verify: Literal["dense", "sparse", "commit"] | None = None
+
+    @property
+    def num_candidates(self) -> int:
+        """Answers that are made for each prompt."""
+        return 1
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether it says what form its answers have."""
+        return False
+
+
+class GenerationBody(AnswerBody):
+    """Fields that both kinds of completion have."""
+
+    n: Whole = Field(1, ge=1, le=MAX_CHOICES)
+    max_tokens: Whole | None = Field(None, ge=1)
+    stream_options: StreamOptions | None = None
+    metadata: OffList = None
+
     prompt_logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     return_token_origins: Flag = False
     return_blocks_read: Flag = False
 
-    logit_bias: OffList = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | Text | None = None
@@ -122,13 +156,14 @@ class GenerationBody(StrictBody):
     guided_grammar: Text | None = None
     guided_whitespace_pattern: Text | None = None
 
-    metadata: OffList = None
-    store: OffFalse = None
-    service_tier: Annotated[None, OffExcept("auto", "default")] = None
+    @property
+    def num_candidates(self) -> int:
+        """As of `AnswerBody`; the best `n` are shown."""
+        return self.n
 
     @property
     def has_grammar(self) -> bool:
-        """Whether it says what form its answers have."""
+        """As of `AnswerBody`."""
         forms = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
         return any(getattr(self, name) is not None for name in (*forms, "guided_grammar"))
 
@@ -143,10 +178,15 @@ class CompletionBody(GenerationBody):
         | Annotated[list[TokenIds], Field(fail_fast=True)]
     )
     logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    best_of: Annotated[None, OffExcept(1)] = None
+    best_of: Whole | None = Field(None, ge=1, le=MAX_CHOICES)
     echo: Flag = False
     max_tokens: Whole | None = Field(None, ge=0)
-    suffix: Annotated[None, OffExcept("")] = None
+    suffix: Text | None = None
+
+    @property
+    def num_candidates(self) -> int:
+        """As of `GenerationBody`."""
+        return self.n if self.best_of is None else self.best_of
 
 
 class ChatBody(GenerationBody):

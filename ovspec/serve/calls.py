@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ovspec.engine.request import Request
 from ovspec.serve.api_error import ApiError
-from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
+from ovspec.serve.bodies import AnswerBody, ChatBody, CompletionBody, GenerationBody
 from ovspec.serve.chat_requests import ChatRequest
 from ovspec.serve.choice import Choice, Delta
+from ovspec.serve.message_parser import PartsStream
 from ovspec.serve.objects import ChatObjects, CompletionObjects, Json, Objects, metrics_of, usage_of
 from ovspec.serve.prompt_logprobs import PromptText
 from ovspec.serve.served_model import ServedModel
@@ -38,11 +39,18 @@ class Call:
     prompts: list[PromptText]
 
     @classmethod
-    def of(cls, body: GenerationBody, model: ServedModel, arrived: float) -> Call:
+    def of(
+        cls,
+        body: GenerationBody,
+        model: ServedModel,
+        arrived: float,
+        chat_objects: Callable[[str, int | None, Callable[[], PartsStream]], Objects] = ChatObjects,
+    ) -> Call:
         """Check a body against the model, and make its requests. It tokenizes: call it in a thread.
 
         Args:
             arrived: `time.perf_counter()` when the body began to come.
+            chat_objects: makes the objects of the answer to a chat.
 
         Raises:
             ApiError: 400 or 404; it names the field.
@@ -56,7 +64,7 @@ class Call:
             chat = ChatRequest.of(body, model)
             prompts, grammar = [chat.prompt], chat.grammar
             max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-            objects = ChatObjects(model.name, logprobs, chat.parser)
+            objects = chat_objects(model.name, logprobs, chat.parts)
         else:
             assert isinstance(body, CompletionBody)
             prompts, field = _prompts(body, model), "prompt"
@@ -68,19 +76,21 @@ class Call:
             limit_field = "max_completion_tokens" if both else "max_tokens"
             model.check_length(len(prompt), max_tokens, field, limit_field)
         settings = model.settings(body, max_tokens, grammar)
-        if body.n > 1 and not settings.sampling.do_sample:
-            raise ApiError(400, f"n={body.n}: greedy answers are all the same; set temperature above 0", "n")
+        count, most = body.num_candidates, "n" if body.n > 1 else "best_of"
+        if count > 1 and not settings.sampling.do_sample:
+            message = f"{most}={count}: greedy answers are all the same; set temperature above 0"
+            raise ApiError(400, message, most)
         name, verify = model.verify_mode(body.verify)
         asked = _prompt_logprobs(body, logprobs)
         # Without a seed, prompts that are the same get different answers too.
-        apart = body.n if body.seed is None else 0
+        apart = count if body.seed is None else 0
         requests = [
             Request(
                 f"{objects.id}-{place}-{index}",
                 prompt,
                 settings,
                 verify,
-                logprobs,
+                0 if logprobs is None and count > body.n else logprobs,
                 arrived,
                 index=place * apart + index,
                 blocks_read=body.return_blocks_read,
@@ -88,12 +98,12 @@ class Call:
                 prompt_logprobs=None if isinstance(body, ChatBody) and index else asked,
             )
             for place, prompt in enumerate(prompts)
-            for index in range(body.n)
+            for index in range(count)
         ]
         stops = (settings.stop_strings, settings.include_stop_str_in_output, body.return_token_origins)
         # The text of a completion goes on behind its prompt; that of a message begins anew.
         echo = isinstance(body, CompletionBody) and body.echo
-        texts = [text for one in prompts for text in [PromptText(model.token_text, one)] * body.n]
+        texts = [text for one in prompts for text in [PromptText(model.token_text, one)] * count]
         choices = [
             Choice(
                 model.token_text,
@@ -112,7 +122,7 @@ class Call:
     @property
     def usage(self) -> Json:
         """Tokens of the call."""
-        return usage_of(self.num_prompt_tokens, self.choices, self.body.n)
+        return usage_of(self.num_prompt_tokens, self.choices, self.body.num_candidates)
 
     @property
     def metrics(self) -> Json:
@@ -121,19 +131,33 @@ class Call:
 
     def whole(self, deltas: Sequence[Delta]) -> Json:
         """The answer without streaming; `deltas` hold each choice from begin to end."""
-        answer = self.objects.whole(self.choices, deltas, self.usage, self.metrics)
+        best = self._best()
+        choices = [self.choices[place] for place in best]
+        answer = self.objects.whole(choices, [deltas[place] for place in best], self.usage, self.metrics)
         if (top := self.body.prompt_logprobs) is not None:
             places: Sequence[Json] = answer["choices"] if isinstance(self.body, CompletionBody) else [answer]
-            for entry, prompt, choice in zip(places, self.prompts, self.choices, strict=False):
-                entry["prompt_logprobs"] = prompt.of_vllm(choice.prompt_logprobs, top)
+            for entry, place in zip(places, best, strict=False):
+                shown = self.prompts[place].of_vllm(self.choices[place].prompt_logprobs, top)
+                entry["prompt_logprobs"] = shown
         return answer
 
+    def _best(self) -> list[int]:
+        """Places of the choices that are shown: of each prompt's those with the most probable tokens."""
+        count, shown = self.body.num_candidates, self.body.n
+        if count == shown:
+            return list(range(len(self.choices)))
+        of_prompts = [range(first, first + count) for first in range(0, len(self.choices), count)]
+        by_logprob = [
+            sorted(of_prompt, key=lambda place: -self.choices[place].mean_logprob) for of_prompt in of_prompts
+        ]
+        return [place for ranked in by_logprob for place in ranked[:shown]]
 
-def num_answers(body: GenerationBody) -> int:
-    """Answers that a body asks for: `n` to each prompt."""
+
+def num_answers(body: AnswerBody) -> int:
+    """Answers that are made for a body."""
     prompt = body.prompt if isinstance(body, CompletionBody) else ""
     several = not isinstance(prompt, str) and bool(prompt) and not isinstance(prompt[0], int)
-    return body.n * (len(prompt) if several else 1)
+    return body.num_candidates * (len(prompt) if several else 1)
 
 
 def _check_combinations(body: GenerationBody) -> None:
@@ -143,6 +167,8 @@ def _check_combinations(body: GenerationBody) -> None:
         raise ApiError(400, "prompt_logprobs: is not given in streams; set stream=false", "prompt_logprobs")
     if body.return_blocks_read and not body.stream:
         raise ApiError(400, "return_blocks_read: needs stream=true; leave it out", "return_blocks_read")
+    if isinstance(body, CompletionBody):
+        _check_completion(body)
     if not isinstance(body, ChatBody):
         return
     if body.top_logprobs is not None and not body.logprobs:
@@ -150,6 +176,15 @@ def _check_combinations(body: GenerationBody) -> None:
     if None not in (body.max_tokens, body.max_completion_tokens):
         message = "max_tokens: is the old name of max_completion_tokens; give one of them"
         raise ApiError(400, message, "max_tokens")
+
+
+def _check_completion(body: CompletionBody) -> None:
+    if body.num_candidates < body.n:
+        raise ApiError(400, f"best_of={body.best_of}: is below n={body.n}; raise it", "best_of")
+    if body.num_candidates > body.n and body.stream:
+        raise ApiError(400, "best_of: the best answers are known at the end; set stream=false", "best_of")
+    if body.suffix and body.echo:
+        raise ApiError(400, "echo: a prompt with a suffix is no text to begin with; leave one out", "echo")
 
 
 def _logprobs(body: GenerationBody) -> int | None:
@@ -185,4 +220,4 @@ def _prompts(body: CompletionBody, model: ServedModel) -> list[list[int]]:
     prompts = [model.tokens_of(one) if isinstance(one, str) else list(one) for one in entries]
     for prompt in prompts:
         model.check_tokens(prompt, "prompt")
-    return prompts
+    return [model.with_suffix(prompt, body.suffix) for prompt in prompts] if body.suffix else prompts

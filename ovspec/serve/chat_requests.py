@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ovspec.generation.grammar import Grammar
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import ChatBody
-from ovspec.serve.message_parser import MessageParser
+from ovspec.serve.harmony import HarmonyStream, begun_answer
+from ovspec.serve.message_parser import MessageParser, MessageStream, PartsStream
 from ovspec.serve.served_model import ServedModel
 from ovspec.serve.structure import grammar_of
 from ovspec.serve.tools import ToolUse
+
+if TYPE_CHECKING:
+    from openai_harmony import HarmonyEncoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,7 @@ class ChatRequest:
         tools: names of those that may be called.
         reasons: whether the model's template knows reasoning.
         starts_in_reasoning: whether the prompt ends inside of it.
+        harmony: the format of its channels; `None`: it has none.
     """
 
     prompt: list[int]
@@ -31,10 +36,13 @@ class ChatRequest:
     tools: frozenset[str]
     reasons: bool
     starts_in_reasoning: bool
+    harmony: HarmonyEncoding | None = None
 
-    def parser(self) -> MessageParser:
+    def parts(self) -> PartsStream:
         """What reads one answer."""
-        return MessageParser(self.tools, self.reasons, self.starts_in_reasoning)
+        if self.harmony is not None:
+            return HarmonyStream(self.harmony, self.tools, begun_answer(self.harmony, self.prompt))
+        return MessageStream(MessageParser(self.tools, self.reasons, self.starts_in_reasoning))
 
     @classmethod
     def of(cls, body: ChatBody, model: ServedModel) -> ChatRequest:
@@ -57,8 +65,12 @@ class ChatRequest:
             _continues(body),
         )
         inside = text.rstrip().endswith("<think>") and form is None and not use.is_forced
-        prompt = model.requests.chat_prompts.tokenized(text)
-        return cls(prompt, use.grammar or form, use.names, "think>" in template, inside)
+        prompt, grammar = model.requests.chat_prompts.tokenized(text), use.grammar or form
+        # The text of a grammar has no channels.
+        harmony = model.harmony if grammar is None else None
+        if harmony is not None and body.stop:
+            raise ApiError(400, "stop: is not looked for in the channels of this model; leave it out", "stop")
+        return cls(prompt, grammar, use.names, "think>" in template, inside, harmony)
 
 
 def _context(body: ChatBody) -> dict[str, Any]:

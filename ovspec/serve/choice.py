@@ -32,6 +32,11 @@ class Delta:
     finish_reason: str | None = None
     blocks_read: list[float] | None = None
 
+    @property
+    def shows(self) -> bool:
+        """Whether there is something to send; else it is part of a character, or of a stop string."""
+        return bool(self.text or self.finish_reason or self.logprobs or self.pieces)
+
     def extend(self, other: Delta) -> None:
         """Add tokens, pieces and log probabilities of the next one; its other fields are not joined."""
         self.tokens += other.tokens
@@ -77,7 +82,7 @@ class Choice:
         self._token_by_token, self._logprobs = token_by_token, logprobs
         self._named: list[tuple[Piece, TokenLogprobs, list[Piece]]] = []
         self._num_placed = 0
-        self.num_tokens = 0
+        self.num_tokens, self._sum_logprobs = 0, 0.0
         self.finish_reason: str | None = None
         self.metrics = RequestMetrics()
 
@@ -85,6 +90,16 @@ class Choice:
     def text(self) -> str:
         """The answer so far."""
         return (self._echo.text if self._echo is not None else "") + self._detokenizer.text
+
+    @property
+    def token_ends(self) -> list[int]:
+        """Where in the text each token ends, as far as that is settled."""
+        return self._detokenizer.ends
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of its tokens, where the request asked for log probabilities."""
+        return self._sum_logprobs / max(1, self.num_tokens)
 
     def add(self, output: RequestOutput) -> Delta:
         """Take the tokens of an output.
@@ -105,6 +120,7 @@ class Choice:
         taken = self._detokenizer.num_seen - before
         delta.tokens = output.token_ids[:taken]
         self.num_tokens += taken
+        self._sum_logprobs += sum(one.logprob for one in output.logprobs[:taken])
         if self._detokenizer.stopped:
             self.finish_reason = "stop"
         elif output.finished:

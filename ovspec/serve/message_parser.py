@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 _THINK, _THOUGHT = "<think>", "</think>"
 # What begins calls in some family, in the middle of an answer or at its start.
@@ -47,6 +48,29 @@ class Parts:
     reasoning: str = ""
     content: str = ""
     calls: list[ToolCall] = field(default_factory=list)
+
+
+# A call by its index, what is new of it, and whether that is the first of it.
+Change = tuple[int, ToolCall, bool]
+
+
+class PartsStream(Protocol):
+    """What is new in the parts of one answer.
+
+    Attributes:
+        calls: those that have come so far.
+        num_reasoning_tokens: tokens before content and calls; `None`: the text alone is known.
+    """
+
+    calls: list[ToolCall]
+    num_reasoning_tokens: int | None
+
+    def add(self, text: str, finished: bool, tokens: Sequence[int] = ()) -> tuple[Parts, list[Change]]:
+        """Take new text, and the tokens that it came of.
+
+        Returns:
+            New reasoning and content, and the calls that have something new.
+        """
 
 
 class MessageParser:
@@ -148,20 +172,17 @@ class MessageParser:
 
 
 class MessageStream:
-    """What is new in the parts of one answer."""
+    """A `PartsStream` of text."""
+
+    num_reasoning_tokens: int | None = None
 
     def __init__(self, parser: MessageParser) -> None:
         self._parser, self._text = parser, ""
         self._sent = Parts()
         self.calls: list[ToolCall] = []
 
-    def add(self, text: str, finished: bool) -> tuple[Parts, list[tuple[int, ToolCall, bool]]]:
-        """Take new text.
-
-        Returns:
-            New reasoning and content, and for each call that has something new its index, what is new, and
-            whether it is the first of it.
-        """
+    def add(self, text: str, finished: bool, tokens: Sequence[int] = ()) -> tuple[Parts, list[Change]]:
+        """As of `PartsStream`; the tokens are not looked at."""
         if self._parser.is_plain:
             return Parts(content=text), []
         self._text += text

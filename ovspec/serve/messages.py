@@ -85,6 +85,8 @@ class Message(StrictBody):
         for name in ("name", "tool_call_id", "reasoning_content"):
             if (value := getattr(self, name)) is not None:
                 found[name] = value
+        if self.reasoning_content is not None:
+            found["thinking"] = self.reasoning_content  # its name in GPT-OSS's template
         if self.tool_calls:
             found["tool_calls"] = [
                 {

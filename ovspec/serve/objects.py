@@ -2,46 +2,71 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import pairwise, zip_longest
 from typing import Any
 
 from ovspec.engine.request import RequestMetrics
 from ovspec.generation.token_text import Piece
+from ovspec.serve.api_error import ApiError
 from ovspec.serve.choice import Choice, Delta
-from ovspec.serve.message_parser import MessageParser, MessageStream, ToolCall
+from ovspec.serve.message_parser import PartsStream, ToolCall
 from ovspec.serve.prompt_logprobs import NamedLogprobs
 
 Json = dict[str, Any]
 
 
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 class Objects(ABC):
-    """Makes the objects of one answer to a request."""
+    """Makes the objects of one answer to a request, and the events of its stream.
+
+    Attributes:
+        fields: those that all events of a stream have alike.
+        done: what a stream ends with.
+    """
+
+    done = b"data: [DONE]\n\n"
 
     def __init__(self, prefix: str, kind: str, model: str, logprobs: int | None) -> None:
         self.id = f"{prefix}-{uuid.uuid4().hex}"
         self._logprobs = logprobs
-        #: The fields that all chunks of a stream have alike.
         self.fields: Json = {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
 
-    def first(self, index: int) -> Json | None:
-        """The other fields of the chunk that comes before any text of a choice, if there is one."""
-        return None
+    @cached_property
+    def _begin_of_events(self) -> bytes:
+        """Written once: it is longer than what is new in a chunk of one token."""
+        return f"data: {_to_json(self.fields)[:-1]},".encode()
+
+    def encoded(self, event: Json) -> bytes:
+        """An event as it is sent."""
+        return self._begin_of_events + _to_json(event)[1:].encode() + b"\n\n"
+
+    def failed(self, error: ApiError) -> bytes:
+        """The event of a fault, as it is sent."""
+        return b"data: " + _to_json(error.body()).encode() + b"\n\n"
+
+    def begin(self, count: int) -> list[Json]:
+        """Events before any text of so many choices."""
+        return []
 
     @abstractmethod
-    def chunk(self, index: int, delta: Delta) -> Json:
-        """The other fields of a chunk."""
+    def chunk(self, index: int, delta: Delta) -> list[Json]:
+        """Events of what is new in a choice, which may be none."""
+
+    def end(self, choices: Sequence[Choice], usage: Json, metrics: Json, with_usage: bool) -> list[Json]:
+        """Events behind all choices."""
+        return [{"choices": [], "usage": usage, "metrics": metrics}] if with_usage else []
 
     @abstractmethod
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
         """The answer without streaming; `deltas` hold each choice from begin to end."""
-
-    def usage_chunk(self, usage: Json, metrics: Json) -> Json:
-        """The other fields of the last chunk of a stream that asks for usage."""
-        return {"choices": [], "usage": usage, "metrics": metrics}
 
     def _origins(self, delta: Delta) -> Json:
         if not delta.pieces:
@@ -54,23 +79,25 @@ class ChatObjects(Objects):
 
     Args:
         logprobs: how many alternatives to show per token; `None`: no log probabilities.
-        parser: makes what finds the parts of an answer.
+        parts: makes what finds the parts of an answer.
     """
 
-    def __init__(self, model: str, logprobs: int | None, parser: Callable[[], MessageParser]) -> None:
+    def __init__(self, model: str, logprobs: int | None, parts: Callable[[], PartsStream]) -> None:
         super().__init__("chatcmpl", "chat.completion.chunk", model, logprobs)
-        self._parser = parser
-        self._streams: dict[int, MessageStream] = {}
+        self._parts = parts
+        self._streams: dict[int, PartsStream] = {}
 
-    def first(self, index: int) -> Json | None:
-        """The role of the message."""
-        delta = {"role": "assistant", "content": ""}
-        return {"choices": [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]}
+    def begin(self, count: int) -> list[Json]:
+        """The roles of the messages."""
+        fields = {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        return [{"choices": [{"index": index, **fields}]} for index in range(count)]
 
-    def chunk(self, index: int, delta: Delta) -> Json:
+    def chunk(self, index: int, delta: Delta) -> list[Json]:
         """What is new of a message."""
-        stream = self._streams.setdefault(index, MessageStream(self._parser()))
-        new, calls = stream.add(delta.text, delta.finish_reason is not None)
+        if index not in self._streams:
+            self._streams[index] = self._parts()
+        stream = self._streams[index]
+        new, calls = stream.add(delta.text, delta.finish_reason is not None, delta.tokens)
         content: Json = {"content": new.content} if new.content else {}
         if new.reasoning:
             content["reasoning_content"] = new.reasoning
@@ -79,29 +106,32 @@ class ChatObjects(Objects):
                 {"index": place, **(_call(call) if is_first else {"function": {"arguments": call.arguments}})}
                 for place, call, is_first in calls
             ]
+        if not content and not delta.shows:
+            return []
         if not content and not delta.finish_reason:
             content = {"content": ""}
         choice = {"index": index, "delta": content, "logprobs": self._logprobs_of(delta)}
         reason = _reason(delta.finish_reason, bool(stream.calls))
-        return {"choices": [{**choice, "finish_reason": reason, **self._origins(delta)}]}
+        return [{"choices": [{**choice, "finish_reason": reason, **self._origins(delta)}]}]
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
         """The messages."""
         entries = []
         for index, (choice, delta) in enumerate(zip(choices, deltas, strict=True)):
-            parts = self._parser().parse(choice.text, finished=True)
-            content = None if parts.calls and not parts.content else parts.content
+            stream = self._parts()
+            parts, _ = stream.add(choice.text, True, delta.tokens)
+            content = None if stream.calls and not parts.content else parts.content
             message: Json = {"role": "assistant", "content": content, "refusal": None}
             if parts.reasoning:
                 message["reasoning_content"] = parts.reasoning
-            if parts.calls:
-                message["tool_calls"] = [_call(call) for call in parts.calls]
+            if stream.calls:
+                message["tool_calls"] = [_call(call) for call in stream.calls]
             entries.append(
                 {
                     "index": index,
                     "message": message,
                     "logprobs": self._logprobs_of(delta),
-                    "finish_reason": _reason(choice.finish_reason, bool(parts.calls)),
+                    "finish_reason": _reason(choice.finish_reason, bool(stream.calls)),
                     **self._origins(delta),
                 }
             )
@@ -111,14 +141,7 @@ class ChatObjects(Objects):
     def _logprobs_of(self, delta: Delta) -> Json | None:
         if self._logprobs is None:
             return None
-        content = [
-            {
-                **_entry(one.piece, one.logprob),
-                "top_logprobs": [_entry(piece, value) for _, piece, value in one.top],
-            }
-            for one in delta.logprobs
-        ]
-        return {"content": content, "refusal": None}
+        return {"content": [logprob_entry(one) for one in delta.logprobs], "refusal": None}
 
 
 class CompletionObjects(Objects):
@@ -127,9 +150,11 @@ class CompletionObjects(Objects):
     def __init__(self, model: str, logprobs: int | None) -> None:
         super().__init__("cmpl", "text_completion", model, logprobs)
 
-    def chunk(self, index: int, delta: Delta) -> Json:
+    def chunk(self, index: int, delta: Delta) -> list[Json]:
         """New text."""
-        return {"choices": [self._choice(index, delta.text, delta, delta.finish_reason)]}
+        if not delta.shows:
+            return []
+        return [{"choices": [self._choice(index, delta.text, delta, delta.finish_reason)]}]
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
         """The texts."""
@@ -163,6 +188,12 @@ def _call(call: ToolCall) -> Json:
 def _reason(reason: str | None, calls: bool) -> str | None:
     """Why a message ended; who asked for calls looks for this word."""
     return "tool_calls" if calls and reason == "stop" else reason
+
+
+def logprob_entry(one: NamedLogprobs) -> Json:
+    """A token of a message with its log probability, and those that might have stood there."""
+    top = [_entry(piece, value) for _, piece, value in one.top]
+    return {**_entry(one.piece, one.logprob), "top_logprobs": top}
 
 
 def _entry(piece: Piece, logprob: float | None) -> Json:

@@ -24,6 +24,8 @@ from ovspec.serve.answer_schemas import (
 )
 from ovspec.serve.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from ovspec.serve.protection import OPEN_PATHS
+from ovspec.serve.response_bodies import ResponseBody
+from ovspec.serve.response_schemas import ResponseAnswer
 from ovspec.serve.strict_body import StrictBody
 
 _STREAM = "text/event-stream"
@@ -76,6 +78,9 @@ _OPERATIONS = (
     ),
     _Operation(
         "/v1/completions", "post", "Continue a text", Completion, CompletionBody, _OF_ANSWERS, streams=True
+    ),
+    _Operation(
+        "/v1/responses", "post", "Answer items", ResponseAnswer, ResponseBody, _OF_ANSWERS, streams=True
     ),
     _Operation("/tokenize", "post", "Token ids of a text or a chat", Tokens, TokenizeBody, _OF_BODIES),
     _Operation("/detokenize", "post", "The text of token ids", DecodedText, DetokenizeBody, _OF_BODIES),

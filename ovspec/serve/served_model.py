@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from ovspec.errors import raised_by_us
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.grammar import Grammar
 from ovspec.generation.inputs import tokenized
+from ovspec.generation.token_bytes import TokenBytes
 from ovspec.generation.token_text import TokenText
 from ovspec.pipeline.outline import Outline
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import GenerationBody
+from ovspec.serve.fill_in_middle import FillInMiddle
+from ovspec.serve.harmony import harmony_encoding, is_harmony
 from ovspec.serve.messages import Message
 from ovspec.serve.tool_fields import Tool
 from ovspec.verify.commit_verify import CommitVerify
@@ -32,7 +36,7 @@ from ovspec_transforms import last_line
 _SAME = (
     *("top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty", "ignore_eos"),
     *("include_stop_str_in_output", "num_assistant_tokens_schedule", "tree_depth", "branching_factor"),
-    "acceptance_rule",
+    *("acceptance_rule", "no_repeat_ngram_size"),
 )
 _RENAMED = {
     "max_new_tokens": "max_tokens",
@@ -61,6 +65,11 @@ class ServedModel:
         self.max_model_len = requests.max_model_len
         self.vocab_size = ModelInfo.read(folder).vocab_size
         self.created = int(time.time())
+        #: The format of GPT-OSS's answers, where the model has it.
+        self.harmony = None
+        if is_harmony(str(self.tokenizer.chat_template)):
+            known = TokenBytes.of(self.tokenizer)
+            self.harmony = harmony_encoding([] if known is None else known.table)
 
     def check_name(self, name: str | None) -> None:
         """Refuse a request for another model.
@@ -75,6 +84,23 @@ class ServedModel:
     def tokens_of(self, text: str, special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""
         return tokenized(self.tokenizer, text, special_tokens)
+
+    def with_suffix(self, prompt: Sequence[int], suffix: str) -> list[int]:
+        """The prompt for what stands between a prompt and a suffix.
+
+        Raises:
+            ApiError: 400, the tokenizer has no tokens for that.
+        """
+        if self._fill_in_middle is None:
+            message = "suffix: this model's tokenizer has no tokens to fill in the middle; leave it out"
+            raise ApiError(400, message, "suffix")
+        begin = self.tokens_of("a")[: -len(self.tokens_of("a", False))]
+        prefix = prompt[len(begin) :] if list(prompt[: len(begin)]) == begin else prompt
+        return [*begin, *self._fill_in_middle.prompt(prefix, self.tokens_of(suffix, False))]
+
+    @cached_property
+    def _fill_in_middle(self) -> FillInMiddle | None:
+        return FillInMiddle.of(lambda name: self.tokens_of(name, False))
 
     def tokens_of_chat(self, messages: Sequence[Message], special_tokens: bool = False) -> list[int]:
         """Token ids of a chat through the model's template; errors as of `chat_text`."""
@@ -195,6 +221,10 @@ class ServedModel:
                 field = grammar.field.partition(".")[0]
                 raise ApiError(400, str(error), field, "invalid_value") from error
             raise self._named(error, body) from error
+        if body.logit_bias:
+            biases = tuple((int(token), bias) for token, bias in body.logit_bias.items())
+            self.check_tokens([token for token, _ in biases], "logit_bias")
+            settings = replace(settings, sampling=replace(settings.sampling, logit_bias=biases))
         return replace(settings, num_assistant_tokens=0) if body.num_assistant_tokens == 0 else settings
 
     def _named(self, error: Exception, body: GenerationBody) -> ApiError:

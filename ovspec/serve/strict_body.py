@@ -151,9 +151,14 @@ class StrictBody(BaseModel):
             raise ApiError(400, f"the body is no JSON ({reason}); send a JSON object in UTF-8") from None
         if not isinstance(value, dict):
             raise ApiError(400, f"the body is {_shown(value)}; send a JSON object")
+        return cls.of_fields(value, strict_fields)
+
+    @classmethod
+    def of_fields(cls: type[Body], fields: dict[str, Any], strict_fields: bool = True) -> Body:
+        """Make a body of its fields; arguments and errors as of `parse`."""
         ignored: dict[str, None] | None = None if strict_fields else {}
         try:
-            body = cls.model_validate(value, context=ignored)
+            body = cls.model_validate(fields, context=ignored)
         except ValidationError as error:
             raise _named(error, cls) from None
         body._ignored = tuple(ignored or ())

@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from hunts.fuzz_fields import GOOD, OF_RESPONSES
 from hunts.fuzz_hunt import Finding, Given
 from hunts.fuzz_values import TEXTS, change, change_bytes, dumps, hostile, smaller_bytes, smaller_values
 
@@ -29,6 +30,7 @@ from ovspec.serve import bodies
 from ovspec.serve.app import Server
 from ovspec.serve.backend import Answers, Backend, in_this_process
 from ovspec.serve.limits import Limits
+from ovspec.serve.response_bodies import ResponseBody
 from ovspec.serve.served_model import ServedModel
 from ovspec_models import demo_pair_path
 
@@ -39,6 +41,7 @@ _MOST_BYTES = 2**18
 PATHS = {
     "/v1/completions": bodies.CompletionBody,
     "/v1/chat/completions": bodies.ChatBody,
+    "/v1/responses": ResponseBody,
     "/tokenize": bodies.TokenizeBody,
     "/detokenize": bodies.DetokenizeBody,
 }
@@ -64,69 +67,7 @@ _STORY = (
     "日",
 )
 
-_SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-_TAG = {"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
-_TOOL = {"type": "function", "function": {"name": "f", "parameters": _SCHEMA}}
-
-# Values that the server takes, or nearly takes; the names of other fields come from the bodies themselves.
-GOOD: dict[str, tuple[Any, ...]] = {
-    "model": (None, "demo"),
-    "n": (1, 1, 2, 3, 16),
-    "max_tokens": (0, 1, 2, 3, 4, 4, 64, 8000),
-    "max_completion_tokens": (1, 2, 3, 100),
-    "temperature": (0, 0, 1, 0.7, 1e-3, 2, 1e-40),
-    "top_p": (1, 0.9, 0.1, 1e-9),
-    "presence_penalty": (0, 1, -2, 2, 0.5),
-    "frequency_penalty": (0, 1, -2, 2, 0.5),
-    "seed": (0, 1, 42, 2**63, 2**64 - 1),
-    "stop": ("a", " ", ".", ["a", "b"], ["\n", " the"], ["x" * 1000], [], None),
-    "stream": (False, True),
-    "stream_options": ({"include_usage": True}, {}, None),
-    "user": ("me",),
-    "top_k": (0, 1, 2, 50, 4096, 10**6),
-    "min_p": (0, 0.05, 0.99),
-    "repetition_penalty": (1, 1.1, 0.5, 1e-3, 100),
-    "min_tokens": (0, 1, 2, 4),
-    "stop_token_ids": ([], [0], [1, 2, 3], [4095], [4096], list(range(200))),
-    "ignore_eos": (False, True),
-    "include_stop_str_in_output": (False, True),
-    "num_assistant_tokens": (0, 1, 3, 8, 63),
-    "num_assistant_tokens_schedule": ("constant", "heuristic", "auto"),
-    "tree_depth": (0, 1, 2, 4),
-    "branching_factor": (1, 2, 4),
-    "acceptance_rule": ("coupled", "block"),
-    "verify": ("dense", "sparse", "commit"),
-    "return_token_origins": (False, True),
-    "return_blocks_read": (False, True),
-    "add_special_tokens": (False, True),
-    "prompt_logprobs": (0, 1, 5, 20),
-    "echo": (False, True),
-    "best_of": (None, 1),
-    "suffix": (None, ""),
-    "response_format": (
-        {"type": "text"},
-        {"type": "json_object"},
-        {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True}},
-        {"type": "json_schema"},
-        {"type": "structural_tag", "format": {"type": "sequence", "elements": [_TAG]}},
-        {"type": "structural_tag", "structures": [{**_TAG, "schema": _SCHEMA}], "triggers": ["<a>"]},
-    ),
-    "structured_outputs": ({"json": _SCHEMA}, {"regex": "[a-c]+"}, {"choice": ["a", "bc"]}, {}),
-    "guided_json": (_SCHEMA, {}, {"enum": []}, '{"type": "array"}'),
-    "guided_regex": ("[0-9]{3}", "(", ""),
-    "guided_choice": (["red", "blue"], ["a"], []),
-    "guided_grammar": ('root ::= "a" | "b" root', 'root ::= root "a"', "x"),
-    "tools": ([_TOOL], [_TOOL, _TOOL], [], None),
-    "tool_choice": ("none", "auto", "required", {"type": "function", "function": {"name": "f"}}),
-    "parallel_tool_calls": (False, True),
-    "reasoning_effort": ("low",),
-    "chat_template_kwargs": ({}, {"enable_thinking": False}, {"messages": 1}),
-    "add_generation_prompt": (False, True),
-    "continue_final_message": (False, True),
-    "special_tokens_in_content": (False, True),
-    "tokens": ([], [1, 2, 3], [4095], [4096], [0] * 50, list(range(0, 4096, 17))),
-}
-_GENERATING = {"/v1/completions": "prompt", "/v1/chat/completions": "messages"}
+_GENERATING = {"/v1/completions": "prompt", "/v1/chat/completions": "messages", "/v1/responses": "input"}
 _ALWAYS = {**_GENERATING, "/detokenize": "tokens"}
 
 
@@ -153,6 +94,8 @@ def field_value(name: str, path: str, chance: random.Random) -> Any:
         return chance.choice((0, 1, 20))
     if name == "stop" and chance.random() < 0.5:
         return [text_of(chance) or "x" for _ in range(chance.choice((1, 2, 16)))]
+    if path == "/v1/responses" and name in OF_RESPONSES:
+        return chance.choice(OF_RESPONSES[name])
     if name not in GOOD:  # what the server does not support may be null
         return (
             None
@@ -360,9 +303,14 @@ def check_answer(path: str, status: int, data: bytes) -> int:
         if done != b"data: [DONE]" or rest:
             raise Finding(f"a stream without its end: {shown}")
         parts = [event.removeprefix(b"data: ") for event in events]
+    elif data.startswith(b"event: "):
+        *events, rest = data.split(b"\n\n")
+        parts = [event.partition(b"\ndata: ")[2] for event in events]
+        if rest or not json.loads(parts[-1])["type"].endswith(("completed", "incomplete")):
+            raise Finding(f"a stream without its end: {shown}")
     for part in parts:
         value = json.loads(part, parse_constant=_no_constant)
-        if "error" in value:
+        if value.get("error"):
             _check_error(value["error"], 400 if len(parts) > 1 else status)
     return status
 

@@ -10,7 +10,7 @@ import openvino_genai
 # compared with that of openvino_genai in greedy decoding.
 SAMPLING = {
     "do_sample": True, "temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "rng_seed": 7,
-    "num_return_sequences": 2,
+    "num_return_sequences": 2, "no_repeat_ngram_size": 1,
 }  # fmt: skip
 SERVED: dict[str, dict[str, Any]] = {
     "max_new_tokens": {"max_new_tokens": 3},
@@ -42,7 +42,7 @@ TEMPLATE = ("apply_chat_template",)
 SCORES = ("logprobs",)
 REFUSED: dict[str, Any] = {
     "num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0, "length_penalty": 2.0,
-    "stop_criteria": openvino_genai.StopCriteria.NEVER, "no_repeat_ngram_size": 2,
+    "stop_criteria": openvino_genai.StopCriteria.NEVER,
     "pruning_ratio": 10, "relevance_weight": 0.7,
     "return_omni_outputs": True, "adapters": openvino_genai.AdapterConfig(),
     "parsers": [openvino_genai.ReasoningParser()],
@@ -70,12 +70,16 @@ TABLE: dict[str, tuple[str, str]] = {
         "JSON schema, regex, EBNF, structural tags, compound grammars",
         "by llguidance, with drafts and without; JSON has one space behind a comma and a colon; an answer "
         "ends with its grammar, without an end-of-sequence token; left recursion, "
-        "`min_new_tokens` and `ignore_eos` are refused beside it",
+        "`min_new_tokens`, `ignore_eos` and `no_repeat_ngram_size` are refused beside it",
     ),
     "penalties": (
         "`presence_penalty` and `frequency_penalty` are taken from the magnitude of a logit: a negative "
         "one rises",
         "the [server](server.md#requests) and `ovspec batch` subtract them, as OpenAI does",
+    ),
+    "n-grams": (
+        "with `no_repeat_ngram_size` no n-gram of this size comes twice in prompt and answer",
+        "in greedy decoding and sampling too; there in beam search only",
     ),
     "stop tokens": (
         "`stop_token_ids` replace all end-of-sequence ids but the main one; with `ignore_eos` nothing stops",

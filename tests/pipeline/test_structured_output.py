@@ -103,6 +103,14 @@ def test_every_rule_of_acceptance(options: dict[str, Any]) -> None:
     ("form", "text"),
     [
         (Form(regex="ab[c]{2}!"), "abcc!"),
+        (Form(json_schema='{"$ref": "#a", "$defs": {"x": {"$anchor": "a", "const": 17325}}}'), "17325"),
+        (
+            Form(
+                json_schema='{"$id": "http://a/b", "$ref": "c", "$defs": {"x": {"$id": "c", "$ref": '
+                '"#/$defs/y", "$defs": {"y": {"const": "z"}}}, "y": {"$ref": "#/$defs/y"}}}'
+            ),
+            '"z"',
+        ),
         (Form(grammar='root ::= word ("+"  # more\n  word){2}\nword ::= "x"'), "x+x+x"),
         (Form(compound_grammar=Form.ConstString("a") + Form.Regex("b{3}")), "abbb"),
         (Form(compound_grammar=Form.Tag("<t>", Form.JSONSchema('{"const": 1}'), "</t>")), "<t>1</t>"),

@@ -34,6 +34,11 @@ PENALTIES = {
     "frequency": {"frequency_penalty": 0.35},
     "negative_frequency": {"frequency_penalty": -1.1},
     "openais": {"presence_penalty": 0.7, "frequency_penalty": -0.3, "subtracts_penalties": True},
+    "bias": {"logit_bias": ((3, 2.5), (50, -20.0), (17, -0.25))},
+    "ngrams": {"no_repeat_ngram_size": 2},
+    "tokens once": {"no_repeat_ngram_size": 1},
+    "longer_ngrams": {"no_repeat_ngram_size": 4},
+    "everything": {"logit_bias": ((3, 4.0),), "no_repeat_ngram_size": 3, "repetition_penalty": 1.2},
     "all_three": {"repetition_penalty": 1.2, "presence_penalty": -0.4, "frequency_penalty": 0.6},
 }
 
@@ -45,6 +50,8 @@ def reference_penalties(
     if len(generated) < params.min_new_tokens:
         for token in params.stop_token_ids:
             row[token] = -math.inf
+    for token, bias in params.logit_bias:
+        row[token] += bias
     for token in set(prompt) | set(generated):
         row[token] *= params.repetition_penalty if row[token] < 0 else 1 / params.repetition_penalty
     for token in set(generated):
@@ -53,6 +60,11 @@ def reference_penalties(
     for token in set(generated):
         amount = params.frequency_penalty * list(generated).count(token)
         row[token] += amount if row[token] < 0 and not params.subtracts_penalties else -amount
+    text, n = [*prompt, *generated], params.no_repeat_ngram_size
+    seen = {tuple(text[at : at + n]) for at in range(len(text) - n + 1)}
+    for token in range(len(row)):
+        if (*text[len(text) - n + 1 :], token) in seen and params.excludes_ngrams:
+            row[token] = -math.inf
     return np.array(row)
 
 
@@ -111,7 +123,8 @@ def test_top_p_matches_reference_on_a_real_vocabulary(vocab: int) -> None:
 def test_penalties_match_reference(name: str) -> None:
     params = SamplingParams(do_sample=True, **PENALTIES[name])
     rng = np.random.default_rng(7)
-    prompt, generated = rng.integers(0, 101, 30).tolist(), rng.integers(0, 101, 90).tolist()
+    prompt, generated = rng.integers(0, 101, 30).tolist(), rng.integers(0, 101, 50).tolist()
+    generated += [*prompt[5:9], *generated[20:23], *prompt[5:8]]  # n-grams may come again
     processor = LogitsProcessor(params, prompt)
     processor.extend(generated)
     logits = random_logits(101, 3.0, seed=5)
@@ -128,7 +141,8 @@ def test_drafted_prefix_counts_like_generated_tokens_and_leaves_no_trace(name: s
     rng = np.random.default_rng(11)
     prompt, generated = rng.integers(0, 257, 40).tolist(), rng.integers(0, 257, 50).tolist()
     # New tokens, tokens of the prompt, generated tokens and repetitions, beyond the initial room for slots.
-    drafted = [*rng.integers(0, 257, 200).tolist(), prompt[0], generated[3], 256, 256]
+    drafted = [*rng.integers(0, 257, 200).tolist(), prompt[0], generated[3], 256, 256, *generated[:5], 9]
+    drafted += generated[1:4]
     speculative, plain = LogitsProcessor(params, prompt), LogitsProcessor(params, prompt)
     speculative.extend(generated)
     plain.extend(generated)
@@ -335,6 +349,7 @@ def test_ranges_are_those_of_generation_config(name: str, value: float, do_sampl
     [
         ("top_k", -1),
         ("min_new_tokens", -1),
+        ("no_repeat_ngram_size", -1),
         ("rng_seed", -1),
         ("rng_seed", 2**64),
         ("stop_token_ids", {-1, 4}),
@@ -356,10 +371,13 @@ def test_generation_config_is_taken_over_in_full() -> None:
         do_sample=True, temperature=0.5, top_k=7, top_p=0.75, min_p=0.25, repetition_penalty=1.5
     )
     config.presence_penalty, config.frequency_penalty, config.rng_seed = 0.5, -0.25, 99
-    config.min_new_tokens, config.stop_token_ids = 3, {1, 2}
+    config.min_new_tokens, config.stop_token_ids, config.no_repeat_ngram_size = 3, {1, 2}, 4
     config.set_eos_token_id(5)
     expected = SamplingParams(
-        True, 0.5, 7, 0.75, 0.25, 1.5, 0.5, -0.25, 3, stop_token_ids=frozenset({1, 2, 5, 8}), rng_seed=99
+        *(True, 0.5, 7, 0.75, 0.25, 1.5, 0.5, -0.25, 3),
+        stop_token_ids=frozenset({1, 2, 5, 8}),
+        rng_seed=99,
+        no_repeat_ngram_size=4,
     )
     assert SamplingParams.from_generation_config(config, eos_token_ids=[5, 8]) == expected
 

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,8 +84,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": 2.0},
     "top-k and top-p": {"temperature": 1.5, "top_k": 4, "top_p": 0.9},
     "repetition penalty": {"temperature": 1.5, "repetition_penalty": 1.4},
+    "biases and n-grams": {"temperature": 2.0, "no_repeat_ngram_size": 4},
     "grammar": {"temperature": 2.0, "top_p": 0.95},
 }
+BIASES = ((0, 1.5), (3, -2.0))
 # Of every two letters the second depends on the first.
 FOLLOWERS = {"a": "cde", "b": "cd", "c": "ab", "d": "ab", "e": "ab"}
 GRAMMAR = Grammar.of_regex("(?:" + "|".join(f"{a}[{b}]" for a, b in FOLLOWERS.items()) + ")*", "regex")
@@ -158,7 +160,9 @@ class Case:
         shape = TREE if self.drafter == "assistant trees" else {}
         config = updated(GenerationConfig(), {**fixed, **SETTINGS[self.setting], **shape})
         grammar = GRAMMAR if self.setting == "grammar" else None
-        return resolve(config, (), has_draft=True, grammar=grammar)
+        settings = resolve(config, (), has_draft=True, grammar=grammar)
+        biases = BIASES if self.setting == "biases and n-grams" else ()
+        return replace(settings, sampling=replace(settings.sampling, logit_bias=biases))
 
     def draw(self, runs: int) -> tuple[Counter[tuple[int, ...]], RawPerfMetrics]:
         """First tokens of many runs through the engine, in batches of interleaved sequences."""
@@ -240,13 +244,15 @@ def exact_distribution(setting: str) -> dict[tuple[int, ...], float]:
 def penalised(
     row: NDArray[np.float32], tokens: NDArray[np.int64], params: SamplingParams
 ) -> NDArray[np.float32]:
-    out = row.copy()
-    for token in set(tokens.tolist()):
-        out[token] = (
-            row[token] / params.repetition_penalty
-            if row[token] >= 0
-            else row[token] * params.repetition_penalty
-        )
+    out, n, text = row.copy(), params.no_repeat_ngram_size, tokens.tolist()
+    for token, bias in params.logit_bias:
+        out[token] += bias
+    for token in set(text):
+        out[token] *= params.repetition_penalty if out[token] < 0 else 1 / params.repetition_penalty
+    if params.excludes_ngrams:
+        seen = {tuple(text[at : at + n]) for at in range(len(text) - n + 1)}
+        again = [token for token in range(len(out)) if (*text[len(text) - n + 1 :], token) in seen]
+        out[again] = -np.inf
     return out
 
 
@@ -255,6 +261,7 @@ FIRST = [
     Case("own trees", COMMIT),
     Case("sparse_self", COMMIT),
     Case("assistant", COMMIT, "grammar"),
+    Case("assistant trees", COMMIT, "biases and n-grams"),
 ]
 CASES = [
     *FIRST,
@@ -275,6 +282,9 @@ CASES = [
     Case("own trees", setting="grammar"),
     Case("own", setting="grammar", rule="block"),
     Case("assistant", setting="grammar", rule="block"),
+    Case("assistant", setting="biases and n-grams"),
+    Case("sparse_self", COMMIT, "biases and n-grams"),
+    Case("own", setting="biases and n-grams", rule="block"),
 ]
 EVERY_CASE = [
     Case(drafter, verify, setting)

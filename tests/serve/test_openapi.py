@@ -10,6 +10,7 @@ from serve.conftest import Served
 
 from ovspec.serve import answer_schemas as schemas
 from ovspec.serve.openapi import openapi_document
+from ovspec.serve.response_schemas import ResponseAnswer
 
 PROMPT = {"prompt": ["Once", "Tom"], "max_tokens": 4, "logprobs": 2, "return_token_origins": True}
 CHAT = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 4}
@@ -18,6 +19,15 @@ ANSWERS = {
     "/v1/chat/completions": (
         {**CHAT, "logprobs": True, "top_logprobs": 2, "n": 2, "temperature": 1},
         schemas.ChatCompletion,
+    ),
+    "/v1/responses": (
+        {
+            "input": "Once",
+            "max_output_tokens": 4,
+            "top_logprobs": 1,
+            "tools": [{"type": "function", "name": "f"}],
+        },
+        ResponseAnswer,
     ),
     "/tokenize": ({"prompt": "Once"}, schemas.Tokens),
     "/detokenize": ({"tokens": [5, 6]}, schemas.DecodedText),
@@ -79,7 +89,8 @@ def test_fields_say_what_they_take(document: dict[str, Any]) -> None:
     form = document["components"]["schemas"]["ResponseFormat"]["properties"]["type"]
     assert form["enum"] == ["text", "json_object", "json_schema", "structural_tag"]
     assert {"type": "string"} in fields["stop"]["anyOf"]
-    assert fields["best_of"]["enum"] == [None, 1]
+    assert fields["service_tier"]["enum"] == [None, "auto", "default"]
+    assert fields["logit_bias"]["anyOf"][0]["maxProperties"] == 1024
     assert fields["n"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 16}
     assert fields["logprobs"]["anyOf"][0] == {"type": "integer", "minimum": 0, "maximum": 20}
     assert fields["top_k"]["anyOf"][0] == {"type": "integer", "minimum": -1}

@@ -24,7 +24,7 @@ from ovspec.serve.choice import Choice, Delta
 from ovspec.serve.counts import AnswerClock, Counts
 from ovspec.serve.door import Door
 from ovspec.serve.limits import Admission, Limits
-from ovspec.serve.message_parser import MessageParser
+from ovspec.serve.message_parser import MessageParser, MessageStream
 from ovspec.serve.objects import ChatObjects, CompletionObjects, metrics_of
 from ovspec.serve.stream import Mailbox, OutputStream, joined
 from ovspec_models import demo_pair_path
@@ -133,9 +133,9 @@ def test_log_probabilities_have_their_place_in_the_text(steps: int) -> None:
             assert offset in (1, 2) and TEXT.decode([token]).endswith("�")
         else:
             assert choice.text.startswith(name, offset) and name == TEXT.decode([token])
-    entries = ChatObjects("m", 2, lambda: MessageParser((), False, False)).whole([choice], [whole], {}, {})[
-        "choices"
-    ][0]["logprobs"]["content"]
+    entries = ChatObjects("m", 2, lambda: MessageStream(MessageParser((), False, False))).whole(
+        [choice], [whole], {}, {}
+    )["choices"][0]["logprobs"]["content"]
     assert bytes(value for entry in entries for value in entry["bytes"]).decode() == choice.text
 
 
@@ -144,7 +144,7 @@ def test_tokens_of_one_name_keep_their_log_probabilities() -> None:
     top = ((5, -0.5), (5, -1.0), (6, -2.0))
     choice = Choice(TEXT, logprobs=3)
     delta = choice.add(output([5], True, [TokenLogprobs(-0.5, top)]))
-    found = CompletionObjects("m", 3).chunk(0, delta)["choices"][0]["logprobs"]["top_logprobs"][0]
+    found = CompletionObjects("m", 3).chunk(0, delta)[0]["choices"][0]["logprobs"]["top_logprobs"][0]
     assert found == {TEXT.decode([5]): -0.5, "token_id:5": -1.0, TEXT.decode([6]): -2.0}
 
 

@@ -73,7 +73,6 @@ FIELDS = {
     "left recursion": ({"guided_grammar": 'root ::= root "a" | "b"'}, "guided_grammar"),
     "two forms": ({"guided_regex": "a", "structured_outputs": {"choice": ["a"]}}, "guided_regex"),
     "minimum": ({"guided_regex": "a", "min_tokens": 3}, "min_tokens"),
-    "logit_bias": ({"logit_bias": {"5": 100}}, "logit_bias"),
     "verify": ({"verify": "fast"}, "verify"),
     "draft tokens": ({"num_assistant_tokens": 64}, "num_assistant_tokens"),
     "levels without tokens": ({"tree_depth": 3}, "num_assistant_tokens"),

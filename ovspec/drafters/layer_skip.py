@@ -80,6 +80,9 @@ class LayerSkipDrafter(SparseSelfDrafter):
     def _rows(self, sequence: Sequence, proposal: Proposal) -> Rows:
         return replace(super()._rows(sequence, proposal), layers=self.layers)
 
+    def _saves(self, sequence: Sequence) -> bool:
+        return True
+
     def _is_due(self, sequence: Sequence) -> bool:
         chosen = sequence.draft_states.get(self.name)
         return chosen is None or len(sequence.tokens) - chosen >= _INTERVAL

@@ -80,7 +80,8 @@ class LayerSkipDrafter(SparseSelfDrafter):
     def _rows(self, sequence: Sequence, proposal: Proposal) -> Rows:
         return replace(super()._rows(sequence, proposal), layers=self.layers)
 
-    def _saves(self, sequence: Sequence) -> bool:
+    def would_draft(self, sequence: Sequence) -> bool:
+        """Always: a drafting pass leaves layers out."""
         return True
 
     def _is_due(self, sequence: Sequence) -> bool:

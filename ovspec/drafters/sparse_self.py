@@ -37,7 +37,7 @@ class SparseSelfDrafter(Drafter):
     def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
         """One token of each sequence per pass."""
         drafting = [
-            index for index, count in enumerate(counts) if count > 0 and self._saves(sequences[index])
+            index for index, count in enumerate(counts) if count > 0 and self.would_draft(sequences[index])
         ]
         proposals = {index: Proposal() for index in drafting}
         for index in drafting:
@@ -65,6 +65,6 @@ class SparseSelfDrafter(Drafter):
         limits = self._target.limits(self._sparse, context)
         return Rows(sequence.target, np.array([token], np.int64), **limits.rows)
 
-    def _saves(self, sequence: Sequence) -> bool:
+    def would_draft(self, sequence: Sequence) -> bool:
         """Whether a drafting pass is cheaper than one of the target: it leaves something out."""
         return self._target.limits(self._sparse, sequence.target.length + 1) != DENSE

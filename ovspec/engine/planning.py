@@ -144,7 +144,9 @@ class Planner:
             budget_scales=scales,
             commit_intervals=intervals,
             has_lookup=self._drafter is not None and self._drafter.looks_up,
-            has_model=self._drafter is not None and self._drafter.has_model,
+            has_model=self._drafter is not None
+            and self._drafter.has_model
+            and any(self._drafter.would_draft(sequence) for sequence in sequences),
             trees=any(sequence.settings.branching_factor > 1 for sequence in sequences),
         )
 

@@ -131,6 +131,16 @@ def test_experts(isa: str) -> None:
     )
 
 
+def test_tables_stacked() -> None:
+    """One behind the other; another shape is refused."""
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    lines = ["a:2 i:i32[?,2] = top_k x", "b:2 j:i32[?,2] = top_k y", "s:i32[2,?,2] = stack j i"]
+    both("\n".join([VERSION, "input x:8 y:8", *lines, "output s i"]), [x, -x])
+    lines[1] = "b:3 j:i32[?,3] = top_k y"
+    with pytest.raises(ValueError, match="joins tables of 9 and 6 values"):
+        both("\n".join([VERSION, "input x:8 y:8", *lines, "output s i"]), [x, -x])
+
+
 def test_key_summary(isa: str) -> None:
     case = OpsPass([(150, 3, True), (40, 4, True)])
     tensors, summary = inputs_of(case)

@@ -52,10 +52,13 @@ Action key_summary(const ProgramText& program, const StepText& step) {
     const CacheOf keys = of.cache(0, "k_size");
     const SummariesOf summaries = of.summaries(2);
     const std::size_t tables = of.input(3), token = of.out_table(0, "i32");
+    const bool returns_token = program.tables[token].output >= 0; // the order of the lines says the rest
     const auto node = node_of<KeySummary>(step);
     return [=](const LayersPass& pass) {
-        reshape(*pass.tables[token], {1});
-        *pass.tables[token]->data<std::int32_t>() = 0;
+        if (returns_token) {
+            pass.tables[token]->set_shape({1});
+            *pass.tables[token]->data<std::int32_t>() = 0;
+        }
         node->summarise({pass.rows, keys.in(pass, "key_cache"), summaries.in(pass), &pass.inputs[tables]});
     };
 }

@@ -62,11 +62,17 @@ def chosen_rows(model: ov.Model) -> dict[str, str]:
     for node in model.get_ordered_ops():
         sources = [port.get_source_output() for port in node.inputs()]
         before = [found[source.get_node().get_name()] for source in sources if width_of(source)]
-        if node.get_type_name() == "Gather" and width_of(sources[0]):
+        if node.get_type_name() == "Gather" and width_of(sources[0]) and _is_of_rows(node):
             found[node.get_name()] = node.get_name()
         else:
             found[node.get_name()] = max(before, default="")
     return found
+
+
+def _is_of_rows(gather: ov.Node) -> bool:
+    """Whether a Gather chooses rows, not numbers within them as some rotary embeddings do."""
+    axis = gather.input(2).get_source_output().get_node()
+    return axis.get_type_name() != "Constant" or bool((axis.get_data() == 0).all())
 
 
 def angles(model: ov.Model) -> set[str]:

@@ -130,15 +130,11 @@ def _check_summary(core: ov.Core, inputs: Inputs) -> float:
     begins = np.cumsum([0, *np.where(active, ROWS, 0)]).astype(np.int32)
     size = (len(inputs["key_cache"]), KV_HEADS, summary_bytes(K_SIZE))
     summary = np.zeros(size, np.uint8)
-    tables = {
-        "past_lens": np.where(active, inputs["verify_past_lens"], 0).astype(np.int32),
-        "subsequence_begins": begins,
-        "block_indices": inputs["verify_block_indices"],
-        "block_indices_begins": inputs["verify_block_indices_begins"],
-    }
-    expected = key_summary(inputs["key_cache"], summary, *tables.values(), k_size=K_SIZE)
+    past = np.where(active, inputs["verify_past_lens"], 0).astype(np.int32)
+    tables = pack_tables(begins, past, inputs["verify_block_indices"], inputs["verify_block_indices_begins"])
+    expected = key_summary(inputs["key_cache"], summary, tables, k_size=K_SIZE)
     caches = {"key_cache": inputs["key_cache"], "attention": inputs["attention"][: begins[-1]]}
-    _run(core, "KeySummary", caches | {"key_summary": summary} | tables, SIZES)
+    _run(core, "KeySummary", caches | {"key_summary": summary, "verify_tables": tables}, SIZES)
     got, want = means(summary, K_SIZE), means(expected, K_SIZE)
     return 1.0 - float((np.abs(got - want) <= 2e-6).mean())
 
@@ -147,12 +143,11 @@ def _check_select(core: ov.Core, inputs: Inputs, rule: str) -> tuple[float, Inpu
     """BlockSelect: entries that differ; its lists, as VerifyAttention's."""
     blocks = inputs["key_cache"]
     attributes: dict[str, Any] = {**SIZES, "rule": rule, "scale": K_SIZE**-0.5}
-    select = {name: inputs[name] for name in inputs if name.startswith(("subsequence", "verify_"))}
-    select = {
+    select: Inputs = {
         "query": inputs["query"],
         "key_summary": np.stack([summarise(block, BLOCK_SIZE, K_SIZE) for block in blocks]),
         "summary_token": np.zeros(1, np.int32),
-        **select,
+        "verify_tables": pack_tables(*(inputs[name] for name in TABLES if name in inputs)),
         "verify_budgets": np.array([5, -1, -1], np.int32),
         "verify_coverage": np.array([0.7, 1.0, 1.0], np.float32),
     }

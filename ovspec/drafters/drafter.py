@@ -196,6 +196,10 @@ class Drafter(ABC):
         """
         return
 
+    def would_draft(self, sequence: Sequence) -> bool:
+        """Whether its model may have anything to gain by drafting for a sequence now."""
+        return True
+
     def unread(self, sequences: SequenceOf[Sequence]) -> int:
         """Tokens that a model must read before it can draft, over all sequences."""
         return 0

@@ -80,6 +80,10 @@ class LayerSkipDrafter(SparseSelfDrafter):
     def _rows(self, sequence: Sequence, proposal: Proposal) -> Rows:
         return replace(super()._rows(sequence, proposal), layers=self.layers)
 
+    def would_draft(self, sequence: Sequence) -> bool:
+        """Always: a drafting pass leaves layers out."""
+        return True
+
     def _is_due(self, sequence: Sequence) -> bool:
         chosen = sequence.draft_states.get(self.name)
         return chosen is None or len(sequence.tokens) - chosen >= _INTERVAL

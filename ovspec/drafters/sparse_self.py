@@ -11,7 +11,7 @@ from ovspec.drafters.drawing import draw
 from ovspec.generation.sequence import Sequence
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec.runtime.tables import Rows
-from ovspec.verify.limits import Limits
+from ovspec.verify.limits import DENSE
 from ovspec_models.sparse_verify import SparseVerify
 
 
@@ -21,9 +21,11 @@ class SparseSelfDrafter(Drafter):
     The keys and values of a draft are in the target's own cache until the verification pass, which begins at
     the same row, overwrites them.
 
+    Where a drafting pass would read everything it costs what it saves: nothing is drafted.
+
     Args:
         target: the target, whose graph must be able to limit what `sparse` limits.
-        sparse: what a drafting pass may read; `None`: everything.
+        sparse: what a drafting pass may read.
     """
 
     name = "sparse_self"
@@ -34,7 +36,9 @@ class SparseSelfDrafter(Drafter):
 
     def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
         """One token of each sequence per pass."""
-        drafting = [index for index, count in enumerate(counts) if count > 0]
+        drafting = [
+            index for index, count in enumerate(counts) if count > 0 and self.would_draft(sequences[index])
+        ]
         proposals = {index: Proposal() for index in drafting}
         for index in drafting:
             sequences[index].target.keep_states(sequences[index].target.length)
@@ -58,5 +62,9 @@ class SparseSelfDrafter(Drafter):
     def _rows(self, sequence: Sequence, proposal: Proposal) -> Rows:
         token = proposal.tokens[-1] if proposal.tokens else sequence.tokens[-1]
         context = sequence.target.length + 1
-        limits = Limits.of(self._sparse, context, self._target.block_size)
+        limits = self._target.limits(self._sparse, context)
         return Rows(sequence.target, np.array([token], np.int64), **limits.rows)
+
+    def would_draft(self, sequence: Sequence) -> bool:
+        """Whether a drafting pass is cheaper than one of the target: it leaves something out."""
+        return self._target.limits(self._sparse, sequence.target.length + 1) != DENSE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
@@ -131,16 +132,21 @@ class Planner:
     def _state(self, requests: SequenceOf[RequestState], most_draft: int | None) -> StepState:
         longest = max(max(self._speculation.room(state, most_draft) for state in requests), 0)
         sequences, mode = [state.sequence for state in requests], requests[0].mode
+        scales, intervals = mode.budget_scales, mode.commit_intervals
+        if mode.commits and all(self._speculation.reads_all(state) for state in requests):
+            scales, intervals = (math.inf,), ()  # dense steps, which nothing has to confirm
         return StepState(
             contexts=tuple(len(sequence.tokens) for sequence in sequences),
             remaining=tuple(sequence.remaining for sequence in sequences),
             max_draft=min(MAX_NUM_ASSISTANT_TOKENS, longest) if self._drafter else 0,
             unread=self._unread(requests),
             pending=tuple(len(sequence.provisional) for sequence in sequences) if mode.commits else (),
-            budget_scales=mode.budget_scales,
-            commit_intervals=mode.commit_intervals,
+            budget_scales=scales,
+            commit_intervals=intervals,
             has_lookup=self._drafter is not None and self._drafter.looks_up,
-            has_model=self._drafter is not None and self._drafter.has_model,
+            has_model=self._drafter is not None
+            and self._drafter.has_model
+            and any(self._drafter.would_draft(sequence) for sequence in sequences),
             trees=any(sequence.settings.branching_factor > 1 for sequence in sequences),
         )
 

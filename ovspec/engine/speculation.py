@@ -170,6 +170,10 @@ class Speculation:
         if reason := self.verifier.target.why_no_trees:
             raise InvalidValueError(f"tree_depth={levels}: the target can't verify trees: {reason}")
 
+    def reads_all(self, state: RequestState) -> bool:
+        """Whether the next pass reads all of a request's context, as its budget is configured."""
+        return self.verifier.limits(state.mode.sparse, len(state.sequence.tokens)) == DENSE
+
     def room(self, state: RequestState, most_draft: int | None) -> int:
         """Largest useful draft of the drafter; the pass itself yields one more token.
 

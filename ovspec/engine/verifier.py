@@ -136,4 +136,4 @@ class Verifier:
             context: tokens that its last row sees.
             scale: multiple of attention's configured budget, `math.inf` for a dense pass.
         """
-        return Limits.of(sparse, context, self.target.block_size, 1.0 if scale is None else scale)
+        return self.target.limits(sparse, context, 1.0 if scale is None else scale)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ovspec.runtime.cache_memory import CacheBlocks, HostBlocks, NewBlocks
 from ovspec.runtime.freed_memory import give_back_freed_memory
 from ovspec.runtime.sequence_states import SequenceStates
-from ovspec_transforms import CACHE_TABLE
+from ovspec_transforms import CACHE_SIDES, CACHE_TABLE
 
 _FIRST_BLOCKS = 64
 
@@ -276,8 +276,7 @@ class _AddressTable:
         is_read = any(CACHE_TABLE in port.get_names() for port in request.model_inputs)
         for name in names if is_read else ():
             side, _, layer = name.rpartition(".")
-            if side in ("key_cache", "value_cache"):
-                self._entries[name] = 2 * int(layer) + (side == "value_cache")
+            self._entries[name] = len(CACHE_SIDES) * int(layer) + CACHE_SIDES[side]
         self.numbers = np.zeros(2 + max(self._entries.values(), default=-1), np.int64)
         if is_read:
             request.set_tensor(CACHE_TABLE, ov.Tensor(self.numbers.view(np.uint8), shared_memory=True))

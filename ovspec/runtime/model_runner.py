@@ -40,7 +40,9 @@ from ovspec.runtime.stock_selection import host_selection
 from ovspec.runtime.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.runtime.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.runtime.watch_rows import watch_rows
+from ovspec.verify.limits import Limits
 from ovspec_models import ModelInfo, OvspecConfig
+from ovspec_models.sparse_verify import SparseVerify
 from ovspec_transforms import (
     CHANNELS_READ,
     EXPERTS_READ,
@@ -241,7 +243,7 @@ class ModelRunner:
         duration = self._inputs.infer() + recomputed
         if self.recurrent:
             self.recurrent.finish()
-        counts = self._selection.counts(self.request) if self._selection else None
+        counts = self._selection.counts(parts, self.request) if self._selection else None
         read = self.request.get_tensor(EXPERTS_READ).data.tolist() if self._expert_budgets else ()
         channels = self.request.get_tensor(CHANNELS_READ).data.tolist() if self._ffn_limits else ()
         share = self._selection.summary_share if self._selection else 0.0
@@ -280,6 +282,14 @@ class ModelRunner:
             begin += chunk
             if last:
                 return replace(result, stats=PassStats(duration))
+
+    def limits(self, sparse: SparseVerify | None, context: int, scale: float = 1.0) -> Limits:
+        """What a pass may read, as `Limits.of`; everything where a selection would read no less."""
+        limits = Limits.of(sparse, context, self.block_size, scale)
+        selection, coverage = self._selection, self.attention.coverage
+        if limits.blocks >= 0 and selection and not selection.reads_less(limits.blocks, context, coverage):
+            return replace(limits, blocks=-1)
+        return limits
 
     def _duration(self, rows: Rows) -> float:
         """Compute one sequence's rows; microseconds inside the model."""

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from ovspec.runtime.cache import CacheTensor
 from ovspec.runtime.tables import Rows, is_verification
+from ovspec_ops.verify_attention.tables import unpack_tables
+from ovspec_transforms import VERIFY_TABLES
 
 
 class NativeSelection:
@@ -51,11 +53,14 @@ class NativeSelection:
 
     def selects(self, rows: Rows) -> bool:
         """Whether blocks are selected for these rows; if not, all blocks are read."""
-        if rows.budget < 0 or not (is_verification(rows) or rows.is_prompt):
+        if not (is_verification(rows) or rows.is_prompt):
             return False
-        blocks = -(-rows.context // self._block_size)
-        limited = rows.budget + self.summary_share * blocks < blocks
-        return limited or self._coverage(rows) < 1.0
+        return self.reads_less(rows.budget, rows.context, self._coverage(rows))
+
+    def reads_less(self, budget: int, context: int, coverage: float) -> bool:
+        """Whether a selection of `budget` blocks reads less than all of a context; -1 is no limit."""
+        blocks = -(-context // self._block_size)
+        return budget >= 0 and (budget + self.summary_share * blocks < blocks or coverage < 1.0)
 
     def inputs(self, batch: Sequence[Rows], apart: bool = False) -> dict[str, NDArray[np.generic]]:
         """`verify_budgets` and `verify_coverage` of a pass; `apart` is stock attention's."""
@@ -68,8 +73,10 @@ class NativeSelection:
     def _coverage(self, rows: Rows) -> float:
         return self.coverage if rows.coverage is None else rows.coverage
 
-    def counts(self, request: ov.InferRequest) -> NDArray[np.int32]:
-        """Blocks kept in the last pass, -1 for all, i32 `[layers, kv_heads, sequences]`."""
+    def counts(self, batch: Sequence[Rows], request: ov.InferRequest) -> NDArray[np.int32] | None:
+        """Blocks kept in the last pass, -1 for all, i32 `[layers, kv_heads, sequences]`; `None`: all."""
+        if not any(self.selects(rows) for rows in batch):
+            return None
         counts: NDArray[np.int32] = request.get_tensor("selected_counts").data
         return counts
 
@@ -78,7 +85,7 @@ class NativeSelection:
 
         `None`: all blocks were read, or the graph does not say.
         """
-        begins = request.get_tensor("verify_block_indices_begins").data
+        begins = unpack_tables(request.get_tensor(VERIFY_TABLES).data)[2]
         begin, end = int(begins[index]), int(begins[index + 1])
         lists = request.get_tensor("selected_blocks").data[:, :, begin:end]
         kept = lists[lists >= 0]

@@ -259,10 +259,10 @@ class StockSelection(NativeSelection):
         self._cache.write(_SUMMARIES, written, request.get_tensor("new_summary").data[: len(written)])
         self._hold(request.get_tensor("new_keys").data[:, 0])
 
-    def counts(self, request: ov.InferRequest) -> NDArray[np.int32]:
+    def counts(self, batch: Sequence[Rows], request: ov.InferRequest) -> NDArray[np.int32] | None:
         """Blocks that each sparse layer read in the last pass, i32 `[layers, 1, sequences]`."""
         if self._covers:
-            return super().counts(request)
+            return super().counts(batch, request)
         return np.tile(self._choice.kept, (self._layers, 1, 1))
 
     def _hold(self, new: NDArray[np.float32]) -> None:

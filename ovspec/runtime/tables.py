@@ -127,10 +127,9 @@ def build_tables(
     """The pass's inputs by name, everything but the caches; only those in `names` where it is given.
 
     Without `native` attention takes the rows of a sequence together or `apart`, as `row_pieces`.
-    With `native` keys and values go to `slot_mapping`. What goes by blocks, the stock node and summaries,
-    gets pieces of the sequences, each with the block tables of the blocks that its rows are written to, with
-    `past_lens` and `max_context_len` counted from there. Attention goes by `verify_tables`, selection by
-    the other `verify_*` tables.
+    With `native` keys and values go to `slot_mapping`. The stock node, which goes by blocks, gets pieces of
+    the sequences, each with the block tables of the blocks that its rows are written to, with `past_lens` and
+    `max_context_len` counted from there. Attention, summaries and selection go by `verify_tables`.
     """
     tables, makers = _Tables(batch, block_size, native, apart), _NATIVE if native else _STOCK
     found = {name: makers[name](tables) for name in (makers if names is None else names) if name in makers}
@@ -177,9 +176,6 @@ class _Tables:
 
     def _table(self, rows: Rows) -> NDArray[np.int32]:
         return rows.sequence.table[: -(-rows.context // self._block_size)]
-
-    def _selected(self) -> list[NDArray[np.int32]]:
-        return [self._table(rows) if self._native else rows.sequence.table[:0] for rows in self._batch]
 
     def input_ids(self) -> NDArray[np.int64]:
         return _joined([rows.tokens for rows in self._batch])
@@ -228,12 +224,6 @@ class _Tables:
     def verify_past_lens(self) -> NDArray[np.int32]:
         return _i32([rows.past if self._native and _is_limited(rows) else -1 for rows in self._batch])
 
-    def verify_block_indices(self) -> NDArray[np.int32]:
-        return _joined(self._selected())
-
-    def verify_block_indices_begins(self) -> NDArray[np.int32]:
-        return _begins(self._selected())
-
     def rope_lengths(self) -> NDArray[np.int32]:
         lengths = _i32([max(rows.text_length, rows.context) for rows in self._batch])
         return np.repeat(lengths, [len(rows.tokens) for rows in self._batch])
@@ -265,8 +255,6 @@ _OF_ALL: _Makers = {
     BLOCK_ROWS: _Tables.block_rows,
     VERIFY_TABLES: _Tables.verify_tables,
     "verify_past_lens": _Tables.verify_past_lens,
-    "verify_block_indices": _Tables.verify_block_indices,
-    "verify_block_indices_begins": _Tables.verify_block_indices_begins,
     ROPE_LENGTHS: _Tables.rope_lengths,
     FEATURES: _Tables.features,
 }

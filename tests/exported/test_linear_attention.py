@@ -164,20 +164,19 @@ def test_bits_do_not_depend_on_the_pass(folder: Path, prompt: NDArray[np.int64])
 
 
 def test_a_model_of_this_kind_drafts(folder: Path, prompt: NDArray[np.int64]) -> None:
-    """The target drafts for itself, as a draft model and in its own cache: all of it is accepted."""
+    """The target drafts for itself, as a draft model, of which all is accepted, and in its own cache."""
     options = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True}
     ids = ov.Tensor(prompt[None])
     alone = ovspec.LLMPipeline(folder, "CPU", **F32).generate(ids, **options).tokens
     ways: tuple[dict[str, Any], ...] = (
         {"draft_model": ovspec.draft_model(folder)},
-        {"drafter": ovspec.drafters.SparseSelf(ovspec.SparseVerify(budget=9999))},
         {"drafter": ovspec.drafters.SparseSelf(SPARSE)},
     )
     for number, way in enumerate(ways):
         pipe = ovspec.LLMPipeline(folder, "CPU", **way, **F32)
         result = pipe.generate(ids, **options, num_assistant_tokens=4)
         assert result.tokens == alone
-        assert number == 2 or result.perf_metrics.get_mean_acceptance_length() > 4.5
+        assert number == 1 or result.perf_metrics.get_mean_acceptance_length() > 4.5
         assert pipe.runner.recurrent.held == 0
 
 

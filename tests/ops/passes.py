@@ -118,6 +118,11 @@ class OpsPass:
                 counts[h, s] = len(kept)
         return {"selected_blocks": blocks, "selected_counts": counts}
 
+    @property
+    def tables(self) -> NDArray[np.int32]:
+        """`verify_tables`, as the inputs are now."""
+        return pack_tables(*(self.inputs[name] for name in TABLES))
+
     def tensor(self, name: str) -> ov.Tensor:
         if name == "key_cache" or name == "value_cache":
             fmt = cache_type(self.fmt)
@@ -127,12 +132,11 @@ class OpsPass:
 
 def attention_tensors(case: OpsPass) -> dict[str, ov.Tensor]:
     """The inputs of VerifyAttention: the tables as one."""
-    tables = pack_tables(*(case.inputs[name] for name in TABLES))
     first = ("query", "key_cache", "value_cache", "attention")
     last = ("selected_blocks", "selected_counts", "sinks")
     return {
         **{name: case.tensor(name) for name in first},
-        "verify_tables": as_tensor(tables),
+        "verify_tables": as_tensor(case.tables),
         **{name: case.tensor(name) for name in last},
     }
 

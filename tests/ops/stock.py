@@ -96,27 +96,20 @@ def combined_model(
     stock = _stock_node(params, kv_heads, k_size, v_size, window, sinks)
     sizes = {"kv_heads": kv_heads, "k_size": k_size}
     if selective:
-        names = ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins")
-        params |= {name: parameter(name, I32, [-1]) for name in names}
-        tables = [params[name] for name in names]
-        begins = params["subsequence_begins"]
         summary = [-1, kv_heads, summary_bytes(k_size)]
         params["key_summary.0"] = parameter("key_summary.0", ov.Type.u8, summary)
-        params["verify_budgets"] = parameter("verify_budgets", I32, [-1])
-        written = [
-            params[n] for n in ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
-        ]
-        token = ovspec_ops.create(
-            "KeySummary", [params["key_cache.0"], stock.output(0), params["key_summary.0"], *written], sizes
-        )
+        params |= {
+            name: parameter(name, I32, [-1]) for name in ("verify_tables", "written_tables", "verify_budgets")
+        }
+        written = [params["key_cache.0"], stock.output(0), params["key_summary.0"], params["written_tables"]]
+        token = ovspec_ops.create("KeySummary", written, sizes)
         chosen = ovspec_ops.create(
             "BlockSelect",
             [
                 params["query"],
                 params["key_summary.0"],
                 token,
-                begins,
-                *tables,
+                params["verify_tables"],
                 params["verify_budgets"],
                 ops.constant(np.ones(3, np.float32)),  # full coverage
             ],
@@ -125,7 +118,7 @@ def combined_model(
         selection = [chosen.output(0), chosen.output(1)]
     else:
         selection = [ops.constant(np.zeros((kv_heads, 0), np.int32)).output(0)] * 2
-    params["verify_tables"] = parameter("verify_tables", I32, [-1])
+        params["verify_tables"] = parameter("verify_tables", I32, [-1])
     logits = ops.constant(np.zeros(0, np.float32) if sinks is None else sinks)
     verify = ovspec_ops.create(
         "VerifyAttention",
@@ -205,6 +198,9 @@ def table_inputs(
     }  # fmt: skip
     names = ("subsequence_begins", "verify_past_lens", "verify_block_indices", "verify_block_indices_begins")
     combined["verify_tables"] = pack_tables(*(combined[name] for name in names))
+    # Of all sequences, those that are not verified too.
+    names = ("subsequence_begins", "past_lens", "block_indices", "block_indices_begins")
+    combined["written_tables"] = pack_tables(*(combined[name] for name in names))
     places = [(np.array(t), np.arange(p, p + r)) for p, r, t in zip(past, rows, used, strict=True)]
     slots = [table[at // BLOCK] * BLOCK + at % BLOCK for table, at in places]
     combined["slot_mapping"] = np.concatenate(slots).astype(np.int32)

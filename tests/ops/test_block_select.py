@@ -44,14 +44,11 @@ class Selection:
 
     @property
     def inputs(self) -> dict[str, NDArray[Any]]:
-        names = (
-            "subsequence_begins", "verify_past_lens", "verify_block_indices", "verify_block_indices_begins",
-        )  # fmt: skip
         return {
             "query": self.case.inputs["query"],
             "key_summary": self.buffer,
             "summary_token": np.zeros(1, np.int32),
-            **{name: self.case.inputs[name] for name in names},
+            "verify_tables": self.case.tables,
             "verify_budgets": np.array(self.budgets, np.int32),
             "verify_coverage": np.array(self.coverage or [1.0] * len(self.budgets), np.float32),
         }

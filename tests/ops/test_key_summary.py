@@ -28,18 +28,13 @@ def inputs_of(case: OpsPass) -> tuple[dict[str, ov.Tensor], NDArray[np.uint8]]:
         "key_cache": case.tensor("key_cache"),
         "attention": case.tensor("attention"),
         "key_summary": ov.Tensor(summary, shared_memory=True),
-        "past_lens": case.tensor("verify_past_lens"),
-        "subsequence_begins": case.tensor("subsequence_begins"),
-        "block_indices": case.tensor("verify_block_indices"),
-        "block_indices_begins": case.tensor("verify_block_indices_begins"),
+        "verify_tables": ov.Tensor(case.tables),
     }
     return tensors, summary
 
 
 def reference(case: OpsPass) -> NDArray[np.uint8]:
-    names = ("verify_past_lens", "subsequence_begins", "verify_block_indices", "verify_block_indices_begins")
-    tables = [case.inputs[name] for name in names]
-    return key_summary(case.inputs["key_cache"], untouched(case), *tables, k_size=case.k_size)
+    return key_summary(case.inputs["key_cache"], untouched(case), case.tables, k_size=case.k_size)
 
 
 def sizes(case: OpsPass) -> dict[str, Any]:
@@ -134,14 +129,14 @@ BAD_INPUTS = {
         "verify_past_lens",
         0,
         -1,
-        r"KeySummary: past_lens\[0\] is -1, expected a number of cached",
+        r"KeySummary: verify_past_lens\[0\] is -1, expected a number of cached",
     ),
-    "table": ("verify_past_lens", 0, 400, r"KeySummary: block_indices holds 4 blocks for sequence 0"),
+    "table": ("verify_past_lens", 0, 400, r"KeySummary: verify_block_indices holds 4 blocks for sequence 0"),
     "block": (
         "verify_block_indices",
         2,
         77,
-        r"KeySummary: block_indices\[2\] is 77, expected a block id below",
+        r"KeySummary: verify_block_indices\[2\] is 77, expected a block id below",
     ),
     "rows": ("subsequence_begins", 6, 999, r"KeySummary: subsequence_begins\[6\] is 999"),
 }

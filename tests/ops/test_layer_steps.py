@@ -131,13 +131,23 @@ def test_experts(isa: str) -> None:
     )
 
 
+def test_tables_stacked() -> None:
+    """One behind the other; another shape is refused."""
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    lines = ["a:2 i:i32[?,2] = top_k x", "b:2 j:i32[?,2] = top_k y", "s:i32[2,?,2] = stack j i"]
+    both("\n".join([VERSION, "input x:8 y:8", *lines, "output s i"]), [x, -x])
+    lines[1] = "b:3 j:i32[?,3] = top_k y"
+    with pytest.raises(ValueError, match="joins tables of 9 and 6 values"):
+        both("\n".join([VERSION, "input x:8 y:8", *lines, "output s i"]), [x, -x])
+
+
 def test_key_summary(isa: str) -> None:
     case = OpsPass([(150, 3, True), (40, 4, True)])
     tensors, summary = inputs_of(case)
     arrays = [tensor.data for tensor in tensors.values()]
-    program = f"{VERSION}\ninput k a:{arrays[1].shape[1]} s p b i t\n"
-    program += f"o:i32[1] = key_summary k a s p b i t kv_heads={case.kv_heads} k_size={case.k_size}\noutput o"
-    named = dict(zip("kaspbit", tensors.values(), strict=True))
+    program = f"{VERSION}\ninput k a:{arrays[1].shape[1]} s t\n"
+    program += f"o:i32[1] = key_summary k a s t kv_heads={case.kv_heads} k_size={case.k_size}\noutput o"
+    named = dict(zip("kast", tensors.values(), strict=True))
     evaluate("DecoderLayers", named, {"program": program})
     by_step = summary.copy()
     summary[...] = UNTOUCHED
@@ -152,10 +162,8 @@ def test_block_select(isa: str) -> None:
     case = OpsPass([(150, 3, True), (40, 4, True)])
     keys = case.inputs["key_cache"]
     summaries = np.stack([summarise(block, 32, case.k_size) for block in keys])
-    names = ("subsequence_begins", "verify_past_lens", "verify_block_indices", "verify_block_indices_begins")
-    tables = [case.inputs[name] for name in names]
     limits = [np.array([2, -1], np.int32), np.ones(2, np.float32)]
     sizes = {"kv_heads": case.kv_heads, "k_size": case.k_size}
     attributes = {**sizes, "rule": "mass", "sink_blocks": 1, "local_blocks": 1, "scale": 0.25}
-    arrays = [case.inputs["query"], summaries, np.zeros(1, np.int32), *tables, *limits]
+    arrays = [case.inputs["query"], summaries, np.zeros(1, np.int32), case.tables, *limits]
     as_step("BlockSelect", "block_select", ["i32[2,?]", "i32[2,?]"], arrays, attributes)

@@ -36,22 +36,16 @@ def make_case(seed: int = 0) -> OpsPass:
 
 
 def tensors_of(case: OpsPass) -> dict[str, ov.Tensor]:
-    selection = ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins")
-    names = ("subsequence_begins", *selection)
     shape = (len(case.inputs["key_cache"]), case.kv_heads, 32, case.k_size)
     keys = np.random.default_rng(case.seed).standard_normal(shape).astype(np.float32)
     summary = np.stack([summarise(block, 32, case.k_size) for block in keys])
     attention = {
         name: tensor for name, tensor in attention_tensors(case).items() if not name.startswith("selected")
     }
-    return (
-        attention
-        | {name: case.tensor(name) for name in names}
-        | {
-            "key_summary": ov.Tensor(summary),
-            "verify_budgets": ov.Tensor(np.array([5, 3], np.int32)),
-        }
-    )
+    return attention | {
+        "key_summary": ov.Tensor(summary),
+        "verify_budgets": ov.Tensor(np.array([5, 3], np.int32)),
+    }
 
 
 def make_model(case: OpsPass) -> ov.Model:
@@ -59,12 +53,10 @@ def make_model(case: OpsPass) -> ov.Model:
     tensors = tensors_of(case)
     nodes = dict(zip(tensors, parameters(tensors), strict=True))
     sizes = {"kv_heads": case.kv_heads, "k_size": case.k_size}
-    begins = nodes["subsequence_begins"]
-    tables = [nodes[n] for n in ("verify_past_lens", "verify_block_indices", "verify_block_indices_begins")]
     caches = [nodes[n] for n in ("key_cache", "value_cache", "attention")]
     token = ovspec_ops.create(
         "KeySummary",
-        [caches[0], caches[2], nodes["key_summary"], tables[0], begins, *tables[1:]],
+        [caches[0], caches[2], nodes["key_summary"], nodes["verify_tables"]],
         sizes,
     )
     chosen = ovspec_ops.create(
@@ -73,8 +65,7 @@ def make_model(case: OpsPass) -> ov.Model:
             nodes["query"],
             nodes["key_summary"],
             token,
-            begins,
-            *tables,
+            nodes["verify_tables"],
             nodes["verify_budgets"],
             ops.constant(np.ones(2, np.float32)),  # full coverage
         ],

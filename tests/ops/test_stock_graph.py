@@ -199,9 +199,8 @@ def test_summaries_and_selection_follow_the_passes(precision: str) -> None:
     _, inputs, exact = chat.step([1, 8, 4], [True] * 3)
     budgets = np.array([4, 3, -1], np.int32)
     out, blocks, counts = ours(**inputs, verify_budgets=budgets)
-    names = ("subsequence_begins", "verify_past_lens", "verify_block_indices", "verify_block_indices_begins")
     summary = ours.caches["key_summary.0"].data
-    tables = [*(inputs[name] for name in names), budgets]
+    tables = inputs["verify_tables"], budgets
     expected = block_select(inputs["query"], summary, *tables, kv_heads=chat.kv_heads, k_size=chat.k_size)
     assert (counts[:, :2] > 0).all()
     assert np.array_equal(blocks, expected[0])

@@ -31,6 +31,7 @@ from ovspec.runtime.attention_config import AttentionConfig
 from ovspec.runtime.model_runner import ModelRunner
 from ovspec_ops.block_select.reference import block_select
 from ovspec_ops.key_summary.reference import means, summarise
+from ovspec_ops.verify_attention import pack_tables
 from ovspec_transforms import Selection
 
 PAPER = Selection("paper")
@@ -91,13 +92,13 @@ def reference(
     """What the reference selects at an anchor."""
     names = (
         "subsequence_begins", "verify_past_lens", "verify_block_indices", "verify_block_indices_begins",
-        "verify_budgets",
     )  # fmt: skip
     rule = attention.selection
     return block_select(
         one_pass.seen[f"query.{anchor}"],
         one_pass.cache(f"key_summary.{anchor}"),
-        *[one_pass.tables[name] for name in names],
+        pack_tables(*(one_pass.tables[name] for name in names)),
+        one_pass.tables["verify_budgets"],
         np.full(len(one_pass.names), attention.coverage, np.float32),
         kv_heads=KV_HEADS,
         k_size=HEAD_SIZE,

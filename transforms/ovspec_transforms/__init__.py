@@ -69,6 +69,7 @@ from ovspec_transforms.heads.skip_layers import skip_layers as skip_layers
 from ovspec_transforms.layers.join_layers import CACHE_TABLE as CACHE_TABLE
 from ovspec_transforms.layers.join_layers import DECODER_LAYERS as DECODER_LAYERS
 from ovspec_transforms.layers.join_layers import join_layers as join_layers
+from ovspec_transforms.layers.step import CACHE_SIDES as CACHE_SIDES
 from ovspec_transforms.linear.native_linear import Arithmetic as Arithmetic
 from ovspec_transforms.linear.native_linear import linear_layers as linear_layers
 from ovspec_transforms.linear.native_linear import native_linear as native_linear

@@ -18,10 +18,7 @@ enum Input : std::size_t {
     query,
     key_summary,
     summary_token,
-    subsequence_begins,
-    past_lens,
-    block_indices,
-    block_indices_begins,
+    tables,
     budgets,
     coverage,
     input_count,
@@ -151,11 +148,10 @@ std::size_t check(const Call& call, std::size_t cache_blocks) {
         if (!(call.coverage[s] > 0.0f && call.coverage[s] <= 1.0f))
             fail(name, "verify_coverage[", s, "] is ", call.coverage[s],
                  ", expected a share above 0, up to 1 (no limit)");
-        if (!sequences.active(s))
+        if (!call.selects(s))
             continue;
         sequences.check_table(s, cache_blocks);
-        if (call.selects(s))
-            work += call.work(s);
+        work += call.work(s);
     }
     return work;
 }
@@ -176,10 +172,7 @@ void BlockSelect::validate_and_infer_types() {
     const auto bytes = static_cast<std::int64_t>(summary_bytes(static_cast<std::size_t>(a.k_size)));
     check_input(*this, key_summary, "key_summary", ov::element::u8, {-1, a.kv_heads, bytes});
     check_input(*this, summary_token, "summary_token", ov::element::i32, {1});
-    check_input(*this, subsequence_begins, "subsequence_begins", ov::element::i32, {-1});
-    check_input(*this, past_lens, "verify_past_lens", ov::element::i32, {-1});
-    check_input(*this, block_indices, "verify_block_indices", ov::element::i32, {-1});
-    check_input(*this, block_indices_begins, "verify_block_indices_begins", ov::element::i32, {-1});
+    check_input(*this, tables, "verify_tables", ov::element::i32, {-1});
     check_input(*this, budgets, "verify_budgets", ov::element::i32, {-1});
     check_input(*this, coverage, "verify_coverage", ov::element::f32, {-1});
     const auto& rows = get_input_partial_shape(query);
@@ -187,54 +180,54 @@ void BlockSelect::validate_and_infer_types() {
     if (rows.rank().is_static() && rows[1].is_static() && rows[1].get_length() % unit != 0)
         fail(name, "query has rows of ", rows[1].get_length(),
              " values, expected a multiple of kv_heads * k_size = ", unit);
-    const auto columns = [&](Input input) {
-        const auto& shape = get_input_partial_shape(input);
-        return shape.rank().is_static() ? shape[0] : ov::Dimension::dynamic();
-    };
-    set_output_type(0, ov::element::i32, {a.kv_heads, columns(block_indices)});
-    set_output_type(1, ov::element::i32, {a.kv_heads, columns(past_lens)});
+    const auto& counted = get_input_partial_shape(budgets);
+    const auto sequences = counted.rank().is_static() ? counted[0] : ov::Dimension::dynamic();
+    set_output_type(0, ov::element::i32, {a.kv_heads, -1});
+    set_output_type(1, ov::element::i32, {a.kv_heads, sequences});
 }
 
 void BlockSelect::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
     check_tensor(name, inputs, query, "query", ov::element::f32, {-1, -1});
     const ov::Shape rows = inputs[query].get_shape(), summary = inputs[key_summary].get_shape();
     const auto kv_heads = static_cast<std::size_t>(attributes_.kv_heads);
-    const auto k_size = static_cast<std::size_t>(attributes_.k_size);
-    const std::size_t group = rows[1] / (kv_heads * k_size);
-    if (group == 0 || rows[1] % (kv_heads * k_size) != 0)
-        fail(name, "query has rows of ", rows[1], " values, expected a multiple of kv_heads * k_size");
-    if (summary.size() != 3 || summary[1] != kv_heads || summary[2] != summary_bytes(k_size))
-        fail(name, "key_summary is not [blocks, kv_heads, ", summary_bytes(k_size),
+    const std::size_t bytes = summary_bytes(static_cast<std::size_t>(attributes_.k_size));
+    if (summary.size() != 3 || summary[1] != kv_heads || summary[2] != bytes)
+        fail(name, "key_summary is not [blocks, kv_heads, ", bytes,
              "]; give the buffer that KeySummary writes");
-    if (rows[0] == 0) { // of a layer that the pass leaves out: whoever takes its list reads everything
-        outputs[0].set_shape({kv_heads, inputs[block_indices].get_size()});
-        outputs[1].set_shape({kv_heads, inputs[past_lens].get_size()});
-        for (ov::Tensor& output : outputs)
-            std::fill_n(output.data<std::int32_t>(), output.get_size(), -1);
+    select({rows[0], rows[1], inputs[query].data<const float>(),
+            inputs[key_summary].data<const std::uint8_t>(), summary[0], &inputs[tables], &inputs[budgets],
+            &inputs[coverage], &outputs[0], &outputs[1]});
+}
+
+void BlockSelect::select(const SelectCall& given) const {
+    const auto kv_heads = static_cast<std::size_t>(attributes_.kv_heads);
+    const auto k_size = static_cast<std::size_t>(attributes_.k_size);
+    const std::size_t group = given.width / (kv_heads * k_size);
+    if (group == 0 || given.width % (kv_heads * k_size) != 0)
+        fail(name, "query has rows of ", given.width, " values, expected a multiple of kv_heads * k_size");
+    const Sequences sequences = PassTables::view(name, *given.tables, given.rows).sequences;
+    reshape(*given.selected, {kv_heads, sequences.table_size});
+    reshape(*given.counts, {kv_heads, sequences.count});
+    auto* selected = given.selected->data<std::int32_t>();
+    auto* counts = given.counts->data<std::int32_t>();
+    std::fill_n(selected, kv_heads * sequences.table_size, -1);
+    std::fill_n(counts, kv_heads * sequences.count, -1);
+    if (given.rows == 0) // of a layer that the pass leaves out: whoever takes its list reads everything
         return;
-    }
-    const Sequences sequences =
-        view_sequences(name, "verify_past_lens", "verify_block_indices", rows[0], inputs[subsequence_begins],
-                       inputs[past_lens], inputs[block_indices], inputs[block_indices_begins]);
-    check_one_per_sequence("verify_budgets", inputs[budgets], sequences.count);
-    check_one_per_sequence("verify_coverage", inputs[coverage], sequences.count);
+    check_one_per_sequence("verify_budgets", *given.budgets, sequences.count);
+    check_one_per_sequence("verify_coverage", *given.coverage, sequences.count);
     const Call call{attributes_,
                     sequences,
-                    inputs[query].data<const float>(),
-                    inputs[key_summary].data<const std::uint8_t>(),
+                    given.query,
+                    given.summary,
                     kv_heads,
                     group,
                     k_size,
-                    inputs[budgets].data<const std::int32_t>(),
-                    inputs[coverage].data<const float>()};
-    const std::size_t work = check(call, summary[0]);
-
-    outputs[0].set_shape({kv_heads, sequences.table_size});
-    outputs[1].set_shape({kv_heads, sequences.count});
-    std::int32_t* selected = outputs[0].data<std::int32_t>();
-    std::int32_t* counts = outputs[1].data<std::int32_t>();
-    std::fill(selected, selected + outputs[0].get_size(), -1);
-    std::fill(counts, counts + outputs[1].get_size(), -1);
+                    given.budgets->data<const std::int32_t>(),
+                    given.coverage->data<const float>()};
+    const std::size_t work = check(call, given.blocks);
+    if (work == 0)
+        return;
     auto workspace = Pool<Workspace>::take();
     const SelectKernels& kernels = OVSPEC_KERNELS(select_kernels);
     weigh(call, work, kernels, *workspace);

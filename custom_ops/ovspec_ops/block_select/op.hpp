@@ -25,12 +25,23 @@ struct BlockSelectAttributes {
     }
 };
 
+// What one call reads and writes.
+struct SelectCall {
+    std::size_t rows, width;     // of `query`
+    const float* query;          // `[rows, width]`
+    const std::uint8_t* summary; // `[blocks, kv_heads, bytes of a summary]`
+    std::size_t blocks;
+    const ov::Tensor *tables, *budgets, *coverage;
+    ov::Tensor *selected, *counts;
+};
+
 class BlockSelect : public Operation<BlockSelect, BlockSelectAttributes> {
 public:
     OPENVINO_OP("BlockSelect", "ovspec");
 
     void validate_and_infer_types() override;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
+    void select(const SelectCall& call) const;
 };
 
 } // namespace ovspec

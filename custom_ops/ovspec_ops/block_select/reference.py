@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ovspec_ops.common.cache_layout import BLOCK_SIZE
 from ovspec_ops.key_summary.reference import PARTS, means, tokens_of_parts
+from ovspec_ops.verify_attention.tables import unpack_tables
 
 MOST_VERIFIED_ROWS = 64
 """Rows of a draft under verification; more rows of one sequence are of a prompt. As in op.cpp."""
@@ -103,10 +104,7 @@ def select(
 def block_select(
     query: NDArray[np.float32],
     key_summary: NDArray[np.uint8],
-    subsequence_begins: NDArray[np.int32],
-    verify_past_lens: NDArray[np.int32],
-    verify_block_indices: NDArray[np.int32],
-    verify_block_indices_begins: NDArray[np.int32],
+    verify_tables: NDArray[np.int32],
     verify_budgets: NDArray[np.int32],
     verify_coverage: NDArray[np.float32] | None = None,
     *,
@@ -121,18 +119,19 @@ def block_select(
 
     More than `MOST_VERIFIED_ROWS` rows are of a prompt: all of them score by either rule.
     """
-    blocks = np.full((kv_heads, verify_block_indices.size), -1, np.int32)
-    counts = np.full((kv_heads, verify_past_lens.size), -1, np.int32)
+    begins, past_lens, block_begins, _, indices = unpack_tables(verify_tables)
+    blocks = np.full((kv_heads, indices.size), -1, np.int32)
+    counts = np.full((kv_heads, past_lens.size), -1, np.int32)
     heads = rounded(query.reshape(query.shape[0], kv_heads, -1, k_size))
-    for s, (past, budget) in enumerate(zip(verify_past_lens.tolist(), verify_budgets.tolist(), strict=True)):
-        first, last = subsequence_begins[s : s + 2].tolist()
+    for s, (past, budget) in enumerate(zip(past_lens.tolist(), verify_budgets.tolist(), strict=True)):
+        first, last = begins[s : s + 2].tolist()
         total = (past + last - first - 1) // BLOCK_SIZE + 1
         coverage = 1.0 if verify_coverage is None else float(verify_coverage[s])
         if past < 0 or budget < 0 or (budget >= total and coverage >= 1):
             continue
-        begin = int(verify_block_indices_begins[s])
+        begin = int(block_begins[s])
         scored = -(-past // BLOCK_SIZE)
-        table = verify_block_indices[begin : begin + scored]
+        table = indices[begin : begin + scored]
         of_parts = part_counts(past, scored)
         rows = last - first if rule == "mass" or last - first > MOST_VERIFIED_ROWS else 1
         for h in range(kv_heads):

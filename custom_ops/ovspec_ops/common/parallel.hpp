@@ -70,10 +70,11 @@ template <class T> T& of_this_thread() {
     return scratch;
 }
 
-// The objects of a type that live as long as the process; a call takes one and gives it back, so that no two
-// calls use one at the same time. All layers of all models share them.
+// Objects that a call takes and gives back, so that no two calls use one at the same time.
 template <class T> class Pool {
 public:
+    Pool() = default;
+
     class Lease {
     public:
         Lease(Pool& pool, std::unique_ptr<T> item) : pool_(pool), item_(std::move(item)) {}
@@ -88,14 +89,12 @@ public:
         std::unique_ptr<T> item_;
     };
 
-    // They are never destroyed, as plugin threads may outlive static objects.
+    // One of those that all layers of all models share. They are never destroyed, as plugin threads may
+    // outlive static objects.
     static Lease take() {
         static auto* pool = new Pool;
         return pool->lend();
     }
-
-private:
-    Pool() = default;
 
     Lease lend() {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -108,6 +107,7 @@ private:
         return Lease(*this, std::move(item));
     }
 
+private:
     void give(std::unique_ptr<T> item) {
         const std::lock_guard<std::mutex> lock(mutex_);
         free_.push_back(std::move(item));

@@ -1,22 +1,23 @@
 #include "common/sequences.hpp"
 
-#include <string>
-
 #include "common/cache_view.hpp"
 
 namespace ovspec {
 namespace {
 
-void check_begins(const Sequences& s, const std::int32_t* begins, const std::string& name, std::size_t total,
-                  const std::string& what, bool all) {
+// Of the entries of `table`, or of all rows where it is empty. Names are put together in messages alone:
+// strings for each call would cost more than the check.
+void check_begins(const Sequences& s, const std::int32_t* begins, std::size_t total, const char* table) {
+    const bool of_rows = *table == '\0';
+    const char *name = of_rows ? "subsequence" : table, *what = of_rows ? "query rows" : "entries of ";
     for (std::size_t i = 0; i <= s.count; i++) {
         if (begins[i] < (i == 0 ? 0 : begins[i - 1]) || static_cast<std::size_t>(begins[i]) > total)
-            fail(s.op, name, "[", i, "] is ", begins[i], ", expected ascending values up to the ", total, " ",
-                 what);
+            fail(s.op, name, "_begins[", i, "] is ", begins[i], ", expected ascending values up to the ",
+                 total, " ", what, table);
     }
-    if (all && (begins[0] != 0 || static_cast<std::size_t>(begins[s.count]) != total))
-        fail(s.op, name, " covers ", begins[0], " to ", begins[s.count], ", expected 0 to the ", total, " ",
-             what);
+    if (of_rows && (begins[0] != 0 || static_cast<std::size_t>(begins[s.count]) != total))
+        fail(s.op, name, "_begins covers ", begins[0], " to ", begins[s.count], ", expected 0 to the ", total,
+             " ", what);
 }
 
 } // namespace
@@ -26,9 +27,8 @@ std::size_t Sequences::blocks(std::size_t s) const {
 }
 
 void Sequences::check(std::int32_t lowest_past) const {
-    check_begins(*this, subsequence_begins, "subsequence_begins", rows, "query rows", true);
-    check_begins(*this, block_indices_begins, std::string(table_name) + "_begins", table_size,
-                 std::string("entries of ") + table_name, false);
+    check_begins(*this, subsequence_begins, rows, "");
+    check_begins(*this, block_indices_begins, table_size, table_name);
     for (std::size_t s = 0; s < count; s++)
         if (past_lens[s] < lowest_past || past_lens[s] > INT32_MAX / 2)
             fail(op, past_name, "[", s, "] is ", past_lens[s], ", expected ",

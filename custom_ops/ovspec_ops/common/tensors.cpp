@@ -158,27 +158,23 @@ CacheView view_cache(const char* op, const char* name, const ov::Tensor& tensor,
     return view;
 }
 
-Sequences view_sequences(const char* op, const char* past_name, const char* table_name, std::size_t rows,
-                         const ov::Tensor& subsequence_begins, const ov::Tensor& past_lens,
-                         const ov::Tensor& block_indices, const ov::Tensor& block_indices_begins) {
-    const std::size_t count = past_lens.get_size();
-    const auto check_size = [&](const std::string& name, const ov::Tensor& tensor) {
-        if (tensor.get_size() != count + 1)
-            fail(op, name, " holds ", tensor.get_size(), " values, expected ", count + 1, ": one more than ",
-                 past_name);
-    };
-    check_size("subsequence_begins", subsequence_begins);
-    check_size(std::string(table_name) + "_begins", block_indices_begins);
-    return {op,
-            past_name,
-            table_name,
-            rows,
-            count,
-            subsequence_begins.data<const std::int32_t>(),
-            past_lens.data<const std::int32_t>(),
-            block_indices.data<const std::int32_t>(),
-            block_indices_begins.data<const std::int32_t>(),
-            block_indices.get_size()};
+PassTables PassTables::view(const char* op, const std::int32_t* data, std::size_t size, std::size_t rows) {
+    constexpr std::size_t lengths = 2;
+    if (size < lengths || data[0] < 0 || data[1] < 0 ||
+        size < lengths + 3 * static_cast<std::size_t>(data[0]) + 2 + static_cast<std::size_t>(data[1]))
+        fail(op, "verify_tables holds ", size, " values, fewer than the tables whose lengths it begins with");
+    const std::size_t count = static_cast<std::size_t>(data[0]), own = static_cast<std::size_t>(data[1]);
+    if (own != 0 && own != rows && rows != 0) // a layer that the pass leaves out has no row
+        fail(op, "verify_parents holds ", own, " values, expected ", rows, ", or none for a chain");
+    const std::int32_t* begins = data + lengths;
+    const std::int32_t* past = begins + count + 1;
+    const std::int32_t* block_begins = past + count;
+    const std::int32_t* following = block_begins + count + 1;
+    const std::int32_t* blocks = following + own;
+    const std::size_t table_size = size - static_cast<std::size_t>(blocks - data);
+    return {{op, "verify_past_lens", "verify_block_indices", rows, count, begins, past, blocks, block_begins,
+             table_size},
+            own ? following : nullptr};
 }
 
 } // namespace ovspec

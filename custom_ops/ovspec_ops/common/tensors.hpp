@@ -1,6 +1,7 @@
 // What the operations share that needs OpenVINO types: checks of types and shapes, caches as CacheView.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 
@@ -59,10 +60,23 @@ void check_cache_input(const ov::Node& node, std::size_t index, const char* name
 CacheView view_cache(const char* op, const char* name, const ov::Tensor& tensor, std::int64_t kv_heads,
                      std::int64_t size);
 
-// The sequences of a pass; throws where the tensors' sizes do not fit each other.
-Sequences view_sequences(const char* op, const char* past_name, const char* table_name, std::size_t rows,
-                         const ov::Tensor& subsequence_begins, const ov::Tensor& past_lens,
-                         const ov::Tensor& block_indices, const ov::Tensor& block_indices_begins);
+// Gives a tensor a shape. OpenVINO's own takes a microsecond, for the shape that a tensor has too.
+inline void reshape(ov::Tensor& tensor, std::initializer_list<std::size_t> shape) {
+    const ov::Shape& had = tensor.get_shape();
+    if (had.size() != shape.size() || !std::equal(shape.begin(), shape.end(), had.begin()))
+        tensor.set_shape(ov::Shape(shape));
+}
+
+// `verify_tables` of a pass of so many rows.
+struct PassTables {
+    Sequences sequences;
+    const std::int32_t* parents; // `[rows]` of a tree; null: chains
+
+    static PassTables view(const char* op, const std::int32_t* data, std::size_t size, std::size_t rows);
+    static PassTables view(const char* op, const ov::Tensor& tables, std::size_t rows) {
+        return view(op, tables.data<const std::int32_t>(), tables.get_size(), rows);
+    }
+};
 
 // Lets a matrix see its weights, from input `first` on: integers have scales and zero points behind them.
 template <typename Matrix>

@@ -1,6 +1,7 @@
 #include "decoder_layers/op.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "common/parallel.hpp"
 #include "common/tensors.hpp"
@@ -21,14 +22,29 @@ ov::Tensor empty_table(const TableOf& table) {
 
 } // namespace
 
+// What a pass writes that is no output.
+struct PassMemory {
+    FloatBuffer rows;
+    std::vector<ov::Tensor>
+        tables; // their memory stays, as tensors of small tables cost more than their steps
+};
+
 // A program whose lines have become actions.
 struct LayersProgram {
     ProgramText text;
     std::vector<Action> actions;
+    std::map<std::size_t, const char*> bytes; // inputs of bytes, and what they hold
+    mutable Pool<PassMemory> memory;
 
     explicit LayersProgram(const std::string& program) : text(program) {
         for (const StepText& step : text.steps)
             actions.push_back(action_of(text, step));
+        for (const StepText& step : text.steps)
+            for (const Operand& from : step.operands)
+                if (from.kind == Operand::weights)
+                    bytes[from.index] = "weights";
+                else if (from.kind == Operand::entry)
+                    bytes[from.index] = "caches";
     }
 };
 
@@ -47,12 +63,8 @@ void DecoderLayers::validate_and_infer_types() {
             if (shape.rank().is_static() && rows.is_dynamic())
                 rows = shape[0];
         }
-    for (const StepText& step : program.text.steps)
-        for (const Operand& from : step.operands)
-            if (from.kind == Operand::weights)
-                check_input(*this, from.index, "weights", ov::element::u8, {-1});
-            else if (from.kind == Operand::entry)
-                check_input(*this, from.index, "caches", ov::element::u8, {-1});
+    for (const auto& [input, what] : program.bytes)
+        check_input(*this, input, what, ov::element::u8, {-1});
     for (std::size_t i = 0; i < program.text.outputs.size(); i++) {
         const Operand& output = program.text.outputs[i];
         if (output.kind == Operand::table) {
@@ -82,13 +94,17 @@ void DecoderLayers::compute(ov::TensorVector& outputs, const ov::TensorVector& i
     for (std::size_t i = 0; i < text.outputs.size(); i++)
         if (text.outputs[i].kind == Operand::rows)
             outputs[i].set_shape({rows, text.rows[text.outputs[i].index].width});
-    auto memory = Pool<FloatBuffer>::take();
-    float* own = memory->reserve(rows * text.row_floats);
-    std::vector<ov::Tensor> tables;
-    for (const TableOf& table : text.tables)
-        tables.push_back(table.output >= 0 ? outputs[static_cast<std::size_t>(table.output)]
-                                           : empty_table(table));
-    LayersPass pass{rows, std::vector<float*>(text.rows.size()), tables, inputs};
+    auto memory = program.memory.lend();
+    float* own = memory->rows.reserve(rows * text.row_floats);
+    LayersPass pass{rows, std::vector<float*>(text.rows.size()), {}, inputs, {}};
+    for (const ov::Tensor& input : inputs)
+        pass.bytes.push_back({static_cast<const std::uint8_t*>(input.data()), input.get_byte_size()});
+    while (memory->tables.size() < text.tables.size())
+        memory->tables.push_back(empty_table(text.tables[memory->tables.size()]));
+    for (std::size_t i = 0; i < text.tables.size(); i++) {
+        const int output = text.tables[i].output;
+        pass.tables.push_back(output >= 0 ? &outputs[static_cast<std::size_t>(output)] : &memory->tables[i]);
+    }
     for (std::size_t i = 0; i < text.rows.size(); i++) {
         const RowsOf& of = text.rows[i];
         pass.at[i] = of.input >= 0

@@ -40,14 +40,49 @@ private:
     const StepText& step_;
 };
 
+template <class Op> std::shared_ptr<Op> node_of(const StepText& step) {
+    const auto node = std::make_shared<Op>();
+    Settings settings(step);
+    node->attributes().visit(settings);
+    return node;
+}
+
+Action key_summary(const ProgramText& program, const StepText& step) {
+    const Operands of(program, step, 4, 1);
+    const CacheOf keys = of.cache(0, "k_size");
+    const SummariesOf summaries = of.summaries(2);
+    const std::size_t tables = of.input(3), token = of.out_table(0, "i32");
+    const bool returns_token = program.tables[token].output >= 0; // the order of the lines says the rest
+    const auto node = node_of<KeySummary>(step);
+    return [=](const LayersPass& pass) {
+        if (returns_token) {
+            pass.tables[token]->set_shape({1});
+            *pass.tables[token]->data<std::int32_t>() = 0;
+        }
+        node->summarise({pass.rows, keys.in(pass, "key_cache"), summaries.in(pass), &pass.inputs[tables]});
+    };
+}
+
+Action block_select(const ProgramText& program, const StepText& step) {
+    const Operands of(program, step, 6, 2);
+    const std::size_t query = of.rows(0), width = of.width(0);
+    const SummariesOf summaries = of.summaries(1);
+    const std::size_t tables = of.input(3), budgets = of.input(4), coverage = of.input(5);
+    const std::size_t blocks = of.out_table(0, "i32"), counts = of.out_table(1, "i32");
+    const auto node = node_of<BlockSelect>(step);
+    return [=](const LayersPass& pass) {
+        node->select({pass.rows, width, pass.at[query], summaries.in(pass), summaries.blocks(pass),
+                      &pass.inputs[tables], &pass.inputs[budgets], &pass.inputs[coverage],
+                      pass.tables[blocks], pass.tables[counts]});
+    };
+}
+
 // Operands and outputs as tensors, in the order in which the operation has its inputs and outputs.
 template <class Op> Action operation(const ProgramText& program, const StepText& step, std::size_t outputs) {
     if (step.outputs.size() != outputs)
         fail(layers_op, "the line '", step.line, "' has ", step.outputs.size(), " outputs, expected ",
              outputs);
-    const auto node = std::make_shared<Op>();
-    Settings settings(step);
-    node->attributes().visit(settings);
+    const auto node = node_of<Op>(step);
     std::vector<TensorOf> takes, makes;
     for (const Operand& operand : step.operands)
         takes.push_back(TensorOf::of(program, operand));
@@ -75,9 +110,9 @@ Action operation(const ProgramText& program, const StepText& step, std::size_t i
 
 Action operation_step(const ProgramText& program, const StepText& step) {
     if (step.name == "key_summary")
-        return operation<KeySummary>(program, step, 7, 1);
+        return key_summary(program, step);
     if (step.name == "block_select")
-        return operation<BlockSelect>(program, step, 9, 2);
+        return block_select(program, step);
     if (step.name == "gated_mlp")
         return operation<GatedMLP>(program, step, 12, 2);
     if (step.name == "expert_budget")

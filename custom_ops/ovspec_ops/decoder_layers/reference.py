@@ -158,19 +158,24 @@ def concat(operands: Sequence[Array], settings: Settings, widths: Widths) -> lis
 
 def summarise_keys(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
     """KeySummary, in place."""
-    keys, _, summary, *tables = operands
-    summary[...] = key_summary(keys, summary, *tables, k_size=int(settings["k_size"]))
+    keys, _, summary, tables = operands
+    summary[...] = key_summary(keys, summary, tables, k_size=int(settings["k_size"]))
     return [np.zeros(1, np.int32)]
+
+
+def stack(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
+    """Tables of one shape, one behind the other."""
+    return [np.stack(operands)]
 
 
 def choose_blocks(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
     """BlockSelect."""
-    query, summary, _, *tables = operands
+    query, summary, _, *limits = operands
     whole = ("kv_heads", "k_size", "sink_blocks", "local_blocks")
     attributes: dict[str, Any] = {name: int(settings[name]) for name in whole}
     scale_ = float(settings["scale"])
     found = block_select(
-        query.astype(np.float32), summary, *tables, rule=settings["rule"], scale=scale_, **attributes
+        query.astype(np.float32), summary, *limits, rule=settings["rule"], scale=scale_, **attributes
     )
     return list(found)
 
@@ -234,6 +239,7 @@ STEPS: dict[str, StepOf] = {
     "cache_write": write,
     "key_summary": summarise_keys,
     "block_select": choose_blocks,
+    "stack": stack,
     "attention": attention,
     "add": add,
     "multiply": multiply,

@@ -194,7 +194,7 @@ Action top_k(const ProgramText& program, const StepText& step) {
     if (count == 0 || count > width)
         fail(layers_op, "the line '", step.line, "' takes ", count, " of ", width, " values");
     return [=](const LayersPass& pass) {
-        ov::Tensor& table = pass.tables[indices];
+        ov::Tensor& table = *pass.tables[indices];
         table.set_shape({pass.rows, count});
         auto* places = table.data<std::int32_t>();
         each_row(pass, 4 * width, [&](std::size_t r) {

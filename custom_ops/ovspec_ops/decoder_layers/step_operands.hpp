@@ -9,6 +9,7 @@
 #include "common/parallel.hpp"
 #include "common/tensors.hpp"
 #include "decoder_layers/steps.hpp"
+#include "key_summary/layout.hpp"
 
 namespace ovspec {
 
@@ -19,44 +20,60 @@ struct WeightsOf {
     std::size_t input, first, bytes;
 
     const std::uint8_t* in(const LayersPass& pass) const {
-        const ov::Tensor& slab = pass.inputs[input];
-        if (slab.get_byte_size() < bytes || slab.get_byte_size() - bytes < first)
-            fail(layers_op, "input ", input, " holds ", slab.get_byte_size(), " bytes, fewer than the ",
-                 bytes, " of a step's weights from byte ", first, " on");
-        return static_cast<const std::uint8_t*>(slab.data()) + first;
+        const LayersPass::Bytes& slab = pass.bytes[input];
+        if (slab.size < bytes || slab.size - bytes < first)
+            fail(layers_op, "input ", input, " holds ", slab.size, " bytes, fewer than the ", bytes,
+                 " of a step's weights from byte ", first, " on");
+        return slab.data + first;
     }
 };
 
-// A cache: an input, or blocks at an address. A table holds numbers of 64 bits: first that of the blocks of
-// each cache, then addresses. It is of bytes, because the plugin makes i32 of i64.
+// Number `entry` of a table of caches: 64 bits each, first how many blocks each cache has, then addresses. It
+// is of bytes, because the plugin makes i32 of i64.
+inline std::uint64_t entry_of(const LayersPass& pass, std::size_t input, std::size_t entry) {
+    const LayersPass::Bytes& table = pass.bytes[input];
+    std::uint64_t value;
+    if (table.size / sizeof(value) < entry + 1)
+        fail(layers_op, "input ", input, " holds ", table.size, " bytes, fewer than the ",
+             (entry + 1) * sizeof(value), " that cache ", entry - 1, " needs");
+    std::memcpy(&value, table.data + entry * sizeof(value), sizeof(value));
+    return value;
+}
+
+// A cache: an input, or blocks at an address.
 struct CacheOf {
     bool in_table;
     std::size_t input, entry, heads, size;
     bool bytes; // in a table: u8 by token, else f32
 
     CacheView in(const LayersPass& pass, const char* what) const {
-        const ov::Tensor& tensor = pass.inputs[input];
         if (!in_table)
-            return view_cache(layers_op, what, tensor, static_cast<std::int64_t>(heads),
+            return view_cache(layers_op, what, pass.inputs[input], static_cast<std::int64_t>(heads),
                               static_cast<std::int64_t>(size));
-        if (tensor.get_byte_size() / sizeof(std::uint64_t) < entry + 2)
-            fail(layers_op, "input ", input, " holds ", tensor.get_byte_size(), " bytes, fewer than the ",
-                 (entry + 2) * sizeof(std::uint64_t), " that cache ", entry, " needs");
-        const auto number = [&](std::size_t i) {
-            std::uint64_t value;
-            std::memcpy(&value, static_cast<const std::uint8_t*>(tensor.data()) + i * sizeof(value),
-                        sizeof(value));
-            return value;
-        };
         CacheView view;
-        view.data = reinterpret_cast<const std::uint8_t*>(number(1 + entry));
+        view.data = reinterpret_cast<const std::uint8_t*>(entry_of(pass, input, 1 + entry));
         view.format = bytes ? CacheFormat::u8_token : CacheFormat::f32;
-        view.blocks = view.data ? number(0) : 0;
+        view.blocks = view.data ? entry_of(pass, input, 0) : 0;
         view.heads = heads;
         view.size = size;
         view.row_bytes = bytes ? size + 2 * sizeof(float) : size * sizeof(float);
         view.block_bytes = block_size * view.row_bytes;
         return view;
+    }
+};
+
+// Summaries of keys: an input, or at an address.
+struct SummariesOf {
+    bool in_table;
+    std::size_t input, entry, block_bytes;
+
+    std::uint8_t* in(const LayersPass& pass) const {
+        if (in_table)
+            return reinterpret_cast<std::uint8_t*>(entry_of(pass, input, 1 + entry));
+        return const_cast<std::uint8_t*>(pass.bytes[input].data);
+    }
+    std::size_t blocks(const LayersPass& pass) const {
+        return in_table ? entry_of(pass, input, 0) : pass.bytes[input].size / block_bytes;
     }
 };
 
@@ -91,6 +108,14 @@ public:
                 static_cast<std::size_t>(step_.whole("kv_heads")),
                 static_cast<std::size_t>(step_.whole(size)),
                 type == "u8"};
+    }
+    // Operand `i`, the summaries of those caches.
+    SummariesOf summaries(std::size_t i) const {
+        const auto heads = static_cast<std::size_t>(step_.whole("kv_heads"));
+        const std::size_t bytes = summary_bytes(static_cast<std::size_t>(step_.whole("k_size")));
+        const bool in_table = step_.operands[i].kind == Operand::entry;
+        return {in_table, in_table ? step_.operands[i].index : input(i), step_.operands[i].first,
+                heads * bytes};
     }
     std::size_t width(std::size_t i) const { return program_.rows[rows(i)].width; }
     std::size_t out(std::size_t i) const {
@@ -140,6 +165,13 @@ struct TensorOf {
                 operand.kind == Operand::rows ? program.rows[operand.index].width : 0};
     }
 
+    // Of what is a tensor; null for nothing.
+    const ov::Tensor* at(const LayersPass& pass) const {
+        return kind == Operand::table   ? pass.tables[index]
+               : kind == Operand::input ? &pass.inputs[index]
+                                        : nullptr;
+    }
+
     ov::Tensor in(const LayersPass& pass) const {
         switch (kind) {
         case Operand::rows:
@@ -147,7 +179,7 @@ struct TensorOf {
                 return ov::Tensor(ov::element::f32, {pass.rows, 0});
             return rows_tensor(pass, index, width);
         case Operand::table:
-            return pass.tables[index];
+            return *pass.tables[index];
         case Operand::input:
             return pass.inputs[index];
         default:

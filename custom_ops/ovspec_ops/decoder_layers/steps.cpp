@@ -73,16 +73,40 @@ Action attention(const ProgramText& program, const StepText& step) {
         call.keys = keys.in(pass, "key_cache");
         call.values = values.in(pass, "value_cache");
         call.tables = &pass.inputs[tables];
-        ov::TensorVector selected;
-        for (const TensorOf& from : selection)
-            selected.push_back(from.in(pass));
         if (selects) {
-            call.selected_blocks = &selected[0];
-            call.selected_counts = &selected[1];
-            call.sinks = &selected[2];
+            call.selected_blocks = selection[0].at(pass);
+            call.selected_counts = selection[1].at(pass);
+            call.sinks = selection[2].at(pass);
         }
         call.output = pass.at[y];
         node->attend(call);
+    };
+}
+
+// Tables of one type and shape, one behind the other.
+Action stack(const ProgramText& program, const StepText& step) {
+    const Operands of(program, step, step.operands.size(), 1);
+    std::vector<TensorOf> parts;
+    for (const Operand& operand : step.operands)
+        if (operand.kind == Operand::table || operand.kind == Operand::input)
+            parts.push_back(TensorOf::of(program, operand));
+    if (parts.empty() || parts.size() != step.operands.size())
+        fail(layers_op, "the line '", step.line, "' joins what are no tables");
+    const std::size_t out = of.out_table(0, "i32");
+    return [=](const LayersPass& pass) {
+        const ov::Tensor& first = *parts[0].at(pass);
+        const std::size_t size = first.get_size();
+        ov::Shape shape = first.get_shape();
+        shape.insert(shape.begin(), parts.size());
+        pass.tables[out]->set_shape(shape);
+        auto* to = pass.tables[out]->data<std::int32_t>();
+        for (std::size_t i = 0; i < parts.size(); i++) {
+            const ov::Tensor& part = *parts[i].at(pass);
+            if (part.get_size() != size)
+                fail(layers_op, "the line '", step.line, "' joins tables of ", size, " and ", part.get_size(),
+                     " values");
+            std::copy_n(part.data<const std::int32_t>(), size, to + i * size);
+        }
     };
 }
 
@@ -95,6 +119,8 @@ Action action_of(const ProgramText& program, const StepText& step) {
         return cache_write(program, step);
     if (step.name == "attention")
         return attention(program, step);
+    if (step.name == "stack")
+        return stack(program, step);
     if (Action found = row_step(program, step))
         return found;
     if (Action found = operation_step(program, step))

@@ -13,10 +13,16 @@ namespace ovspec {
 
 // One pass of rows through the steps.
 struct LayersPass {
+    struct Bytes {
+        const std::uint8_t* data;
+        std::size_t size;
+    };
+
     std::size_t rows;
     std::vector<float*> at;          // of every RowsOf; `[rows, width]`
-    std::vector<ov::Tensor>& tables; // of every TableOf
+    std::vector<ov::Tensor*> tables; // of every TableOf
     const ov::TensorVector& inputs;
+    std::vector<Bytes> bytes; // of `inputs`: asking a tensor for them takes as long as a small step
 };
 
 using Action = std::function<void(const LayersPass&)>;

@@ -16,10 +16,7 @@ enum Input : std::size_t {
     key_cache,
     attention,
     key_summary,
-    past_lens,
-    subsequence_begins,
-    block_indices,
-    block_indices_begins,
+    tables,
     input_count,
 };
 
@@ -38,10 +35,7 @@ void KeySummary::validate_and_infer_types() {
     check_input(*this, attention, "attention", ov::element::f32, {-1, -1});
     const auto size = static_cast<std::int64_t>(summary_bytes(static_cast<std::size_t>(attributes_.k_size)));
     check_input(*this, key_summary, "key_summary", ov::element::u8, {-1, attributes_.kv_heads, size});
-    check_input(*this, past_lens, "past_lens", ov::element::i32, {-1});
-    check_input(*this, subsequence_begins, "subsequence_begins", ov::element::i32, {-1});
-    check_input(*this, block_indices, "block_indices", ov::element::i32, {-1});
-    check_input(*this, block_indices_begins, "block_indices_begins", ov::element::i32, {-1});
+    check_input(*this, tables, "verify_tables", ov::element::i32, {-1});
     set_output_type(0, ov::element::i32, ov::PartialShape{1});
 }
 
@@ -55,16 +49,18 @@ void KeySummary::compute(ov::TensorVector& outputs, const ov::TensorVector& inpu
              " values, expected [blocks of key_cache, kv_heads, bytes of a summary] = [", cache.blocks, ", ",
              cache.heads, ", ", bytes, "]");
     check_tensor(name, inputs, attention, "attention", ov::element::f32, {-1, -1});
-    // Of a layer that the pass leaves out: it has written no keys.
-    if (inputs[attention].get_shape()[0] == 0) {
-        outputs[0].set_shape({1});
-        outputs[0].data<std::int32_t>()[0] = 0;
-        return;
-    }
-    const Sequences sequences = view_sequences(
-        name, "past_lens", "block_indices", inputs[attention].get_shape()[0], inputs[subsequence_begins],
-        inputs[past_lens], inputs[block_indices], inputs[block_indices_begins]);
+    // The summary is a buffer that the pass updates in place, as the stock node does with the caches.
+    auto* summary = const_cast<std::uint8_t*>(inputs[key_summary].data<const std::uint8_t>());
+    summarise({inputs[attention].get_shape()[0], cache, summary, &inputs[tables]});
+    outputs[0].set_shape({1});
+    outputs[0].data<std::int32_t>()[0] = 0;
+}
 
+void KeySummary::summarise(const SummaryCall& call) const {
+    if (call.rows == 0) // of a layer that the pass leaves out: it has written no keys
+        return;
+    const CacheView& cache = call.keys;
+    const Sequences sequences = PassTables::view(name, *call.tables, call.rows).sequences;
     auto written = Pool<std::vector<WrittenBlock>>::take();
     written->clear();
     sequences.check(0);
@@ -77,19 +73,14 @@ void KeySummary::compute(ov::TensorVector& outputs, const ov::TensorVector& inpu
             written->push_back({static_cast<std::size_t>(sequences.table(s)[b]),
                                 std::min(block_size, total - b * block_size)});
     }
-
-    // The summary is a buffer that the pass updates in place, as the stock node does with the caches.
-    std::uint8_t* summary = const_cast<std::uint8_t*>(inputs[key_summary].data<const std::uint8_t>());
     const SummaryKernels& kernels = OVSPEC_KERNELS(summary_kernels);
-    const std::size_t items = written->size() * cache.heads;
+    const std::size_t items = written->size() * cache.heads, bytes = summary_bytes(cache.size);
     parallel_items(items, items * block_size * cache.size, [&](std::size_t item) {
         const WrittenBlock& block = (*written)[item / cache.heads];
         const std::size_t head = item % cache.heads;
         kernels.summarise(cache, block.block, head, block.tokens,
-                          summary + (block.block * cache.heads + head) * bytes);
+                          call.summary + (block.block * cache.heads + head) * bytes);
     });
-    outputs[0].set_shape({1});
-    outputs[0].data<std::int32_t>()[0] = 0;
 }
 
 } // namespace ovspec

@@ -1,6 +1,7 @@
 // OpenVINO operation KeySummary: see README.md for inputs and semantics.
 #pragma once
 
+#include "common/cache_view.hpp"
 #include "common/operation.hpp"
 
 namespace ovspec {
@@ -15,12 +16,21 @@ struct KeySummaryAttributes {
     }
 };
 
+// What one call reads and writes.
+struct SummaryCall {
+    std::size_t rows; // written by the pass
+    CacheView keys;
+    std::uint8_t* summary;
+    const ov::Tensor* tables;
+};
+
 class KeySummary : public Operation<KeySummary, KeySummaryAttributes> {
 public:
     OPENVINO_OP("KeySummary", "ovspec");
 
     void validate_and_infer_types() override;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
+    void summarise(const SummaryCall& call) const;
 };
 
 } // namespace ovspec

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec_ops.common.cache_layout import BLOCK_SIZE, decode_block
+from ovspec_ops.verify_attention.tables import unpack_tables
 
 PART_TOKENS = 8
 PARTS = BLOCK_SIZE // PART_TOKENS
@@ -61,18 +62,16 @@ def means(summary: NDArray[np.uint8], k_size: int) -> NDArray[np.float64]:
 def key_summary(
     key_cache: NDArray[Any],
     key_summary: NDArray[np.uint8],
-    past_lens: NDArray[np.int32],
-    subsequence_begins: NDArray[np.int32],
-    block_indices: NDArray[np.int32],
-    block_indices_begins: NDArray[np.int32],
+    verify_tables: NDArray[np.int32],
     *,
     k_size: int,
 ) -> NDArray[np.uint8]:
     """`key_summary` after a pass: anew for the blocks that the pass wrote; shapes as in README.md."""
     out = np.array(key_summary)
+    begins, past_lens, block_begins, _, blocks = unpack_tables(verify_tables)
     for s, past in enumerate(past_lens.tolist()):
-        total = past + int(subsequence_begins[s + 1] - subsequence_begins[s])
-        table = block_indices[block_indices_begins[s] : block_indices_begins[s + 1]].tolist()
+        total = past + int(begins[s + 1] - begins[s])
+        table = blocks[block_begins[s] : block_begins[s + 1]].tolist()
         if total == past:
             continue
         for b in range(past // BLOCK_SIZE, (total - 1) // BLOCK_SIZE + 1):

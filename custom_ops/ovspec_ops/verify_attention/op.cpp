@@ -82,28 +82,6 @@ void check_types(const ov::element::Type& keys, const ov::element::Type& values)
              ", expected the same type; set KV_CACHE_PRECISION, not one of both");
 }
 
-// `verify_tables` of a pass of so many rows.
-Sequences view_tables(const std::vector<std::int32_t>& tables, std::size_t rows, Parents& parents) {
-    constexpr std::size_t lengths = 2;
-    const std::size_t size = tables.size();
-    const std::int32_t* data = tables.data();
-    if (size < lengths || data[0] < 0 || data[1] < 0 ||
-        size < lengths + 3 * static_cast<std::size_t>(data[0]) + 2 + static_cast<std::size_t>(data[1]))
-        fail(name, "verify_tables holds ", size,
-             " values, fewer than the tables whose lengths it begins with");
-    const std::size_t count = static_cast<std::size_t>(data[0]), own = static_cast<std::size_t>(data[1]);
-    check_optional("verify_parents", own, rows, "a chain");
-    const std::int32_t* begins = data + lengths;
-    const std::int32_t* past = begins + count + 1;
-    const std::int32_t* block_begins = past + count;
-    const std::int32_t* following = block_begins + count + 1;
-    const std::int32_t* blocks = following + own;
-    parents = own ? following : nullptr;
-    const std::size_t table_size = size - static_cast<std::size_t>(blocks - data);
-    return {name,         "verify_past_lens", "verify_block_indices", rows, count, begins, past, blocks,
-            block_begins, table_size};
-}
-
 void Workspace::build_plan(const VerifyCall& call, const VerifyKernels& kernels, const AttentionCall& given) {
     const bool selects = given.selected_counts && given.selected_counts->get_size() != 0;
     const auto format = [](const CacheView& cache) { return static_cast<std::size_t>(cache.format); };
@@ -130,13 +108,13 @@ void Workspace::build_plan(const VerifyCall& call, const VerifyKernels& kernels,
     if (!others)
         return;
     source.sizes.fill(0); // until the plan is made
-    Parents tree = nullptr;
-    const Sequences sequences = view_tables(source.tables, given.rows, tree);
+    const auto [sequences, parents] =
+        PassTables::view(name, source.tables.data(), source.tables.size(), given.rows);
     Selection selection{};
     if (selects)
         selection = view_selection(*given.selected_blocks, *given.selected_counts, call.keys.heads, sequences,
                                    source);
-    plan.build(call, kernels, sequences, selection, tree, threads_here());
+    plan.build(call, kernels, sequences, selection, parents, threads_here());
     source.sizes = sizes;
 }
 

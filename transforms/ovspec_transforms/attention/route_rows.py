@@ -29,8 +29,6 @@ VERIFY_ATTENTION = "VerifyAttention"
 WRITTEN_BEGINS = "written_begins"
 VERIFY_TABLES = "verify_tables"
 VERIFY_PAST_LENS = "verify_past_lens"
-VERIFY_BLOCK_INDICES = "verify_block_indices"
-VERIFY_BLOCK_INDICES_BEGINS = "verify_block_indices_begins"
 _SELECTED_BLOCKS, _SINKS = 5, 7  # inputs of VerifyAttention
 
 

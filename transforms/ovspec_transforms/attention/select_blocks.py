@@ -11,20 +11,13 @@ import ovspec_ops
 from ovspec_ops.key_summary.reference import summary_bytes
 from ovspec_transforms.attention.anchors import anchor_of, check_anchor_layers
 from ovspec_transforms.attention.paged_cache import (
-    BLOCK_INDICES,
-    BLOCK_INDICES_BEGINS,
     KEY_CACHE,
-    PAST_LENS,
     QUERY,
-    SUBSEQUENCE_BEGINS,
     PagedLayer,
     paged_layers,
 )
 from ovspec_transforms.attention.route_rows import (
     VERIFY_ATTENTION,
-    VERIFY_BLOCK_INDICES,
-    VERIFY_BLOCK_INDICES_BEGINS,
-    VERIFY_PAST_LENS,
     VERIFY_TABLES,
     select,
 )
@@ -56,11 +49,8 @@ class _SelectBlocks:
         self._model, self._anchors, self._selection = model, anchors, selection
         self._layers = {layer.name: layer for layer in layers}
         self.chosen: dict[int, ov.Node] = {}
-        find_parameter(model, VERIFY_TABLES)
-        tables = (VERIFY_BLOCK_INDICES, VERIFY_BLOCK_INDICES_BEGINS)
         self._tables = [
-            add_parameter(model, VERIFY_PAST_LENS, [-1], ov.Type.i32),
-            *(add_parameter(model, name, [-1], ov.Type.i32) for name in tables),
+            find_parameter(model, VERIFY_TABLES),
             add_parameter(model, VERIFY_BUDGETS, [-1], ov.Type.i32),
             add_parameter(model, VERIFY_COVERAGE, [-1], ov.Type.f32),
         ]
@@ -92,15 +82,10 @@ class _SelectBlocks:
         summary = add_parameter(self._model, f"key_summary.{layer.index}", shape, ov.Type.u8)
         sizes = {"kv_heads": heads, "k_size": layer.key_head_size}
         query, keys = (stock.input(position).get_source_output() for position in (QUERY, KEY_CACHE))
-        written = [
-            stock.input(position).get_source_output()
-            for position in (PAST_LENS, SUBSEQUENCE_BEGINS, BLOCK_INDICES, BLOCK_INDICES_BEGINS)
-        ]
-        updated = ovspec_ops.create("KeySummary", [keys, stock.output(0), summary.output(0), *written], sizes)
+        written = [keys, stock.output(0), summary.output(0), self._tables[0].output(0)]
+        updated = ovspec_ops.create("KeySummary", written, sizes)
         updated.set_friendly_name(f"{layer.name}/KeySummary")
-        begins = add_parameter(self._model, "subsequence_begins", [-1], ov.Type.i32).output(0)
-        inputs = [query, summary.output(0), updated.output(0), begins]
-        inputs += [table.output(0) for table in self._tables]
+        inputs = [query, summary.output(0), updated.output(0), *(table.output(0) for table in self._tables)]
         ends = {"sink_blocks": rule.sink_blocks, "local_blocks": rule.local_blocks}
         attributes = sizes | ends | {"rule": rule.rule, "scale": scale}
         chosen = ovspec_ops.create("BlockSelect", inputs, attributes)

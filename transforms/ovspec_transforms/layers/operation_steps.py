@@ -6,7 +6,7 @@ import openvino as ov
 
 from ovspec_transforms.graph import source_node
 from ovspec_transforms.layers.rows import Rows
-from ovspec_transforms.layers.step import Operand, Port, Step, own_rows
+from ovspec_transforms.layers.step import Cache, Operand, Port, Step, cache_type, number, own_rows
 
 OPERATIONS = {
     "KeySummary": "key_summary",
@@ -33,23 +33,31 @@ def operation_step(node: ov.Node) -> Step | None:
                 return None
             operands.append(rows)
         else:
-            operands.append(None if _is_empty(source_node(node, position)) else _port(node, position))
+            operands.append(_port(node, position))
     outputs = [_made(output) for output in node.outputs()]
-    return Step(OPERATIONS[kind], operands, outputs, attributes)
+    return Step(OPERATIONS[kind], operands, outputs, attributes | cache_type(operands))
 
 
-def _port(node: ov.Node, position: int) -> Port:
+def _port(node: ov.Node, position: int) -> Port | None:
     """What stands behind an input; integers of a TopK without their conversions to others."""
     output = node.input(position).get_source_output()
     while output.get_node().get_type_name() == "Convert":
         output = output.get_node().input(0).get_source_output()
     if output.get_node().get_type_name() == "TopK":
         return Port(output.get_node().get_name(), output.get_index())
-    return Port.of(node, position)
+    return Cache.if_any(node, position)
 
 
-def _is_empty(node: ov.Node) -> bool:
-    return bool(node.get_type_name() == "Constant") and 0 in node.get_output_shape(0)
+def stack(node: ov.Node) -> Step | None:
+    """Tables of one shape, one behind the other."""
+    parts = [source_node(node, position) for position in range(node.get_input_size())]
+    kinds = {part.get_type_name() for part in parts}
+    if node.get_attributes()["axis"] != 0 or kinds != {"Unsqueeze"} or node.get_element_type() != ov.Type.i32:
+        return None
+    if any(number(part, 1) != 0 for part in parts):
+        return None
+    tables: list[Operand] = [Port.of(part, 0) for part in parts]
+    return Step("stack", tables, [_made(node.output(0))])
 
 
 def _made(output: ov.Output) -> Rows | Port:

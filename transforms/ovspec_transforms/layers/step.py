@@ -26,18 +26,31 @@ class Port:
         source = node.input(position).get_source_output()
         return cls(source.get_node().get_name(), source.get_index())
 
+    @classmethod
+    def if_any(cls, node: ov.Node, position: int) -> Port | None:
+        """The same; `None` for a constant of no element."""
+        source = source_node(node, position)
+        is_empty = source.get_type_name() == "Constant" and 0 in source.get_output_shape(0)
+        return None if is_empty else cls.of(node, position)
+
 
 @dataclass(frozen=True, slots=True)
 class Cache(Port):
     """A cache that the operation reads by its address, so that it is no input: each costs 2 us a pass.
 
     Attributes:
-        entry: of the table of addresses, twice the layer's number, and one more for values.
+        entry: of the table of addresses: three times the layer's number, and one more for values, two for
+            summaries of keys.
         element_type: "u8" (by token) or "f32".
     """
 
     entry: int
     element_type: str
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether it holds summaries of keys."""
+        return self.entry % len(CACHE_SIDES) == CACHE_SIDES["key_summary"]
 
     @classmethod
     def of(cls, node: ov.Node, position: int) -> Port:
@@ -45,17 +58,26 @@ class Cache(Port):
         port = Port.of(node, position)
         output = node.input(position).get_source_output()
         names = [name.rpartition(".") for name in output.get_names()]
-        found = [(_CACHES[kind], int(layer)) for kind, _, layer in names if kind in _CACHES]
+        found = [(CACHE_SIDES[kind], int(layer)) for kind, _, layer in names if kind in CACHE_SIDES]
         if not found or output.get_element_type() not in (ov.Type.u8, ov.Type.f32):
             return port
         ((side, layer),) = found
-        return cls(port.node, port.index, 2 * layer + side, output.get_element_type().get_type_name())
+        return cls(
+            port.node, port.index, len(CACHE_SIDES) * layer + side, output.get_element_type().get_type_name()
+        )
 
 
-_CACHES = {"key_cache": 0, "value_cache": 1}
+CACHE_SIDES = {"key_cache": 0, "value_cache": 1, "key_summary": 2}
+"""Entries of a layer in the table of addresses."""
 
 Operand = Rows | NDArray[np.generic] | Port | None
 """`None`: a tensor of no element."""
+
+
+def cache_type(operands: Sequence[Operand]) -> dict[str, object]:
+    """The setting of a step that reads keys or values by their address."""
+    caches = [read for read in operands if isinstance(read, Cache) and not read.is_summary]
+    return {"cache_type": caches[0].element_type} if caches else {}
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from functools import partial
 import openvino as ov
 
 from ovspec_transforms.graph import source_node
-from ovspec_transforms.layers.operation_steps import OPERATIONS, operation_step
+from ovspec_transforms.layers.operation_steps import OPERATIONS, operation_step, stack
 from ovspec_transforms.layers.row_steps import (
     activation,
     concat,
@@ -31,6 +31,7 @@ from ovspec_transforms.layers.step import (
     Port,
     Step,
     behind,
+    cache_type,
     either,
     number,
     own_rows,
@@ -234,12 +235,7 @@ def _cache_write(node: ov.Node) -> Step | None:
     caches = [Cache.of(node, position) for position in (2, 3)]
     settings = {name: node.get_attributes()[name] for name in ("kv_heads", "k_size", "v_size")}
     operands: list[Operand] = [key, value, *caches, Port.of(node, 4)]
-    return Step("cache_write", operands, outputs, settings | _cache_type(caches))
-
-
-def _cache_type(caches: list[Port]) -> dict[str, object]:
-    types = {cache.element_type for cache in caches if isinstance(cache, Cache)}
-    return {"cache_type": types.pop()} if types else {}
+    return Step("cache_write", operands, outputs, settings | cache_type(operands))
 
 
 def _attention(node: ov.Node) -> Step | None:
@@ -251,19 +247,19 @@ def _attention(node: ov.Node) -> Step | None:
     if not (query and written and outputs) or written.width:
         return None
     caches = [Cache.of(node, position) for position in (1, 2)]
-    others = [Port.of(node, position) for position in range(4, node.get_input_size())]
+    others = [Port.if_any(node, position) for position in range(4, node.get_input_size())]
     settings = {
         name: node.get_attributes()[name]
         for name in ("kv_heads", "k_size", "v_size", "scale", "sliding_window")
     }
     operands: list[Operand] = [query, *caches, written, *others]
-    return Step("attention", operands, outputs, settings | _cache_type(caches))
+    return Step("attention", operands, outputs, settings | cache_type(operands))
 
 
 _PATTERNS: dict[str, tuple[Callable[[ov.Node], Step | None], ...]] = {
     "Multiply": (_rms, _layer_norm, _gated, partial(of_two, name="multiply"), scale),
     "Add": (_rope, partial(of_two, name="add")),
-    "Concat": (_rope_of_halves, concat),
+    "Concat": (_rope_of_halves, concat, stack),
     "Softmax": (softmax,),
     "Divide": (normalize,),
     "TopK": (top_k,),

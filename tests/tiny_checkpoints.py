@@ -46,6 +46,16 @@ _LONG_ROPE = {
     "long_factor": [1.5 + 0.5 * i for i in range(8)],
     "original_max_position_embeddings": LONG_FROM,
 }
+_AFMOE = {
+    "head_dim": 32,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "num_dense_layers": 1,
+    "num_shared_experts": 1,
+    "global_attn_every_n_layers": 2,
+    "sliding_window": WINDOW,
+}
 _FALCON = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
@@ -216,6 +226,10 @@ TINY: dict[str, Tiny] = {
         rope_parameters={"rope_type": "default", "rope_theta": 1e4},
         **_ALTERNATING,
         lacks={"sliding_window": 500},
+    ),
+    "AFMoE": _tiny("AfmoeConfig", WINDOW, 0, moe_layers=1, **_AFMOE, lacks={"sliding_window": 500}),
+    "AFMoE, no shared experts": _tiny(
+        "AfmoeConfig", WINDOW, 0, moe_layers=1, **{**_AFMOE, "num_shared_experts": 0}
     ),
     "Falcon": Tiny("FalconConfig", {**_FALCON, "alibi": False}),
     "Bloom": Tiny(

@@ -86,6 +86,7 @@ FAMILIES = (
     Family("Cohere", ("cohere",), _FULL, _GATED),
     Family("StarCoder2", ("starcoder2",), _WINDOWED, _PLAIN),
     Family("GPT-OSS", ("gpt_oss",), _ALTERNATING, "", _ROUTED, "attention sinks are kept"),
+    Family("AFMoE", ("afmoe",), _ALTERNATING, f"the shared and the dense ones: {_GATED}", _ROUTED),
     Family("Falcon", ("falcon",), _FULL, _PLAIN, note=f"with alibi=true refused: {_LOST_ALIBI}"),
     Family("Bloom", ("bloom",), "dense, with attention='stock' only: VerifyAttention has no ALiBi", _PLAIN),
     Family("MPT", ("mpt",), "", "", refused=_LOST_ALIBI),

@@ -38,6 +38,9 @@ LEFT = {
     "Qwen3.5": (3, {"Linear": 1, "PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
     "Falcon, new architecture": (4, {}),
     "Gemma 3n": (32, {"MatMul": 4}),  # four streams of rows, mixed between layers
+    # Its routing sums scores that are gathered, and its experts stand in three dimensions.
+    "AFMoE": (2, {"Linear": 1}),
+    "AFMoE, no shared experts": (2, {"Linear": 1}),
     "LFM2": (4, {"Linear": 1, "MatMul": 1, "PagedCausalConv1D": 1}),
     "LFM2-MoE": (5, {"Linear": 1, "MatMul": 1, "PagedCausalConv1D": 1}),
 }

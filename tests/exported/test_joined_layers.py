@@ -36,7 +36,7 @@ TOLERANCE = 2e-4
 # Operations that stay beside DecoderLayers, and the stretches that they leave, with that of the output layer.
 LEFT = {
     "Qwen3.5": (3, {"Linear": 1, "PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
-    "Qwen3-Next": (3, {"Linear": 1, "PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
+    "Qwen3-Next": (3, {"PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
     "Falcon, new architecture": (4, {}),
     "Gemma 3n": (32, {"MatMul": 4}),  # four streams of rows, mixed between layers
     # Its routing sums scores that are gathered, and its experts stand in three dimensions.

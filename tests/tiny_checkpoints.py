@@ -46,6 +46,16 @@ _LONG_ROPE = {
     "long_factor": [1.5 + 0.5 * i for i in range(8)],
     "original_max_position_embeddings": LONG_FROM,
 }
+_AFMOE = {
+    "head_dim": 32,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "num_dense_layers": 1,
+    "num_shared_experts": 1,
+    "global_attn_every_n_layers": 2,
+    "sliding_window": WINDOW,
+}
 _FALCON = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
@@ -103,6 +113,22 @@ TINY: dict[str, Tiny] = {
         linear_num_key_heads=2,
         linear_num_value_heads=4,
         lacks={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
+    ),
+    "Qwen3-Next": _tiny(
+        "Qwen3NextConfig",
+        0,
+        moe_layers=2,
+        head_dim=32,
+        layer_types=["linear_attention", "full_attention"],
+        linear_conv_kernel_dim=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=32,
     ),
     "Qwen2-MoE": _tiny(
         "Qwen2MoeConfig",
@@ -166,6 +192,35 @@ TINY: dict[str, Tiny] = {
         laurel_rank=8,
         lacks={"sliding_window": 500},
     ),
+    "Gemma 4": _tiny(
+        "Gemma4TextConfig",
+        *(WINDOW, 0, WINDOW, 0),
+        gated=4,
+        num_hidden_layers=4,
+        num_kv_shared_layers=2,
+        **{**_ALTERNATING, "layer_types": ["sliding_attention", "full_attention"] * 2},
+        head_dim=16,
+        global_head_dim=32,
+        vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=16,
+        lacks={"sliding_window": 500},
+    ),
+    "Gemma 4, experts": _tiny(
+        "Gemma4TextConfig",
+        WINDOW,
+        0,
+        **_ALTERNATING,
+        head_dim=16,
+        global_head_dim=32,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        hidden_size_per_layer_input=0,
+        enable_moe_block=True,
+        num_experts=4,
+        top_k_experts=2,
+        moe_intermediate_size=32,
+        num_kv_shared_layers=0,
+    ),
     "LFM2": _tiny(
         "Lfm2Config",
         0,
@@ -198,6 +253,15 @@ TINY: dict[str, Tiny] = {
         logits_scaling=2.0,
         lacks={"attention_multiplier": 0.25},
     ),
+    "Granite-MoE": _tiny(
+        "GraniteMoeConfig",
+        gated=0,
+        moe_layers=2,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        attention_multiplier=0.1,
+        residual_multiplier=0.5,
+    ),
     "SmolLM3": _tiny("SmolLM3Config", no_rope_layers=[1, 0], lacks={"no_rope_layers": [1, 1]}),
     "OLMo 2": _tiny("Olmo2Config"),
     "Cohere": _tiny("CohereConfig"),
@@ -216,6 +280,10 @@ TINY: dict[str, Tiny] = {
         rope_parameters={"rope_type": "default", "rope_theta": 1e4},
         **_ALTERNATING,
         lacks={"sliding_window": 500},
+    ),
+    "AFMoE": _tiny("AfmoeConfig", WINDOW, 0, moe_layers=1, **_AFMOE, lacks={"sliding_window": 500}),
+    "AFMoE, no shared experts": _tiny(
+        "AfmoeConfig", WINDOW, 0, moe_layers=1, **{**_AFMOE, "num_shared_experts": 0}
     ),
     "Falcon": Tiny("FalconConfig", {**_FALCON, "alibi": False}),
     "Bloom": Tiny(
@@ -264,11 +332,19 @@ def random_model(tiny: Tiny, **changes: Any) -> Any:
 
     torch.manual_seed(3)
     config = getattr(transformers, tiny.config)(**{**tiny.sizes, **changes})
-    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    return with_noise(transformers.AutoModelForCausalLM.from_config(config).to(torch.float32).eval())
+
+
+def with_noise(model: Any) -> Any:
+    """The model, in place, with noise on factors of one, biases of zero and routers of zero.
+
+    Export would fold them out of the graph, and a router of zero chooses nothing.
+    """
+    import torch
+
     with torch.no_grad():
-        # Factors of one and biases of zero would be folded out of the graph.
         for parameter in model.parameters():
-            if parameter.dim() == 1:
+            if parameter.dim() == 1 or not parameter.any():
                 parameter += 0.2 * torch.randn_like(parameter)
     return model
 

@@ -16,7 +16,7 @@ import openvino as ov
 from ovspec_models.mapped_weights import released_when_read
 from ovspec_models.private_names import misfit
 from ovspec_models.weight_rows import compressed_by_rows
-from ovspec_transforms import rope_angles
+from ovspec_transforms import fill_empty_weights, rope_angles
 
 
 @contextmanager
@@ -62,6 +62,7 @@ def compressed_before_saved(
 
     def save_model(model: ov.Model, path: Path, *rest: Any) -> None:
         if Path(path).name == OV_XML_FILE_NAME:  # not of the tokenizer
+            fill_empty_weights(model)
             compress(model, Path(path).parent)
         original(model, path, *rest)
 

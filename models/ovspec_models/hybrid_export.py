@@ -27,12 +27,14 @@ class _Hybrid:
         cache: the class that is gone from that file.
         config: its class in optimum-intel.
         model: the class that masks layers of linear attention; empty where none does.
+        experts: the class whose experts were a list and are tensors now; empty where none is.
     """
 
     module: str
     cache: str
     config: str
     model: str = ""
+    experts: str = ""
 
     @property
     def modeling(self) -> str:
@@ -44,10 +46,29 @@ _HYBRIDS = {
     "qwen3_5_text": _Hybrid(
         "qwen3_5", "Qwen3_5DynamicCache", "Qwen3_5TextOpenVINOConfig", "Qwen3_5TextModel"
     ),
+    "qwen3_next": _Hybrid(
+        "qwen3_next",
+        "Qwen3NextDynamicCache",
+        "Qwen3NextOpenVINOConfig",
+        "Qwen3NextModel",
+        "Qwen3NextSparseMoeBlock",
+    ),
     "lfm2": _LFM2,
     # Its patch begins with that of LFM2, which looks for LFM2's class.
     "lfm2_moe": _Hybrid(_LFM2.module, _LFM2.cache, "LFM2MoeOpenVINOConfig"),
 }
+
+
+class _Unpatched(type):
+    """A class that makes objects of another, of which optimum-intel finds none to patch."""
+
+    made: Any
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        return cls.made(*args, **options)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return False
 
 
 class _Layers:
@@ -119,4 +140,7 @@ def _patched(hybrid: _Hybrid, tested_transformers: str) -> Iterator[None]:
         if hybrid.model:
             model = getattr(modeling, hybrid.model)
             stack.enter_context(patch.object(model, "_update_linear_attn_mask", unmasked))
+        if hybrid.experts:
+            whole = _Unpatched(hybrid.experts, (), {"made": getattr(modeling, hybrid.experts)})
+            stack.enter_context(patch.object(modeling, hybrid.experts, whole))
         yield

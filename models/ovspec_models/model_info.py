@@ -75,6 +75,8 @@ class ModelInfo:
     where config.json states no limit, as in families with ALiBi. ``why_no_more_positions`` says why
     texts end there where the model's scaling goes on. ``eos_token_ids`` are those of config.json, empty
     where it names none. ``layer_windows`` is the sliding window of every layer with a cache, 0 for none;
+    ``full_kv_heads`` and ``full_head_dim`` are the sizes of its layers without a window where these have
+    others (Gemma 4), else 0;
     ``num_kv_shared_layers`` counts the last layers, which read the caches of earlier ones.
     ``hidden_size`` to ``moe_intermediate_size`` are 0 where config.json says nothing. ``state_values``:
     numbers that its other layers hold of a text of any length. ``shared_bytes``: weights of
@@ -92,6 +94,8 @@ class ModelInfo:
     eos_token_ids: frozenset[int]
     layer_windows: tuple[int, ...]
     num_kv_shared_layers: int
+    full_kv_heads: int
+    full_head_dim: int
     weight_bytes: int
     hidden_size: int
     intermediate_size: int
@@ -128,6 +132,13 @@ class ModelInfo:
         return len(self.layer_windows)
 
     @property
+    def kv_shapes(self) -> list[tuple[int, int]]:
+        """Heads of keys and values, and their size, of every layer with a cache."""
+        own = (self.num_key_value_heads, self.head_dim)
+        full = (self.full_kv_heads or own[0], self.full_head_dim or own[1])
+        return [own if window else full for window in self.layer_windows]
+
+    @property
     def is_hybrid(self) -> bool:
         """Whether some layers keep a state of the text instead of keys and values."""
         return self.num_kv_layers + self.num_kv_shared_layers < self.num_hidden_layers
@@ -143,15 +154,16 @@ class ModelInfo:
             raise ValueError(
                 f"key_cache_quant_mode is {key_cache_quant_mode!r}, expected 'BY_CHANNEL' or 'BY_TOKEN'"
             )
-        rows = self.num_kv_layers * self.num_key_value_heads
+        rows = sum(heads for heads, _ in self.kv_shapes)
+        values = sum(heads * size for heads, size in self.kv_shapes)
         if precision in _BYTES:
-            return 2 * rows * self.head_dim * _BYTES[precision]
+            return 2 * values * _BYTES[precision]
         if precision != "u8":
             raise ValueError(f"precision is {precision!r}, expected 'f32', 'f16', 'bf16' or 'u8'")
-        value = self.head_dim + 8
+        with_scales = values + 8 * rows
         if key_cache_quant_mode == "BY_TOKEN":
-            return 2 * rows * value
-        block = rows * (self.head_dim * (_BLOCK_SIZE + 8) + value * _BLOCK_SIZE)
+            return 2 * with_scales
+        block = values * (_BLOCK_SIZE + 8) + with_scales * _BLOCK_SIZE
         return -(-block // _BLOCK_SIZE)
 
     def weight_sizes(self) -> WeightSizes:
@@ -208,6 +220,8 @@ def read_shape(folder: Path) -> dict[str, Any]:
         "eos_token_ids": _eos_token_ids(path, config, text),
         "layer_windows": _layer_windows(path, text, model_type, layers),
         "num_kv_shared_layers": _count(text, "num_kv_shared_layers"),
+        "full_kv_heads": _count(text, "num_global_key_value_heads") if text.get("attention_k_eq_v") else 0,
+        "full_head_dim": _count(text, "global_head_dim"),
         **{name: _count(text, *names) for name, names in _COUNTS.items()},
         "state_values": _state_values(text),
     }

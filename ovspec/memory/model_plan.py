@@ -135,7 +135,8 @@ def _weights(sizes: WeightSizes, backends: Backends, cache: CacheUse) -> tuple[i
 
 
 def _working_bytes(model: ModelInfo, backends: Backends, rows: int, context: int, sampled: int) -> int:
-    qkv = model.head_dim * (model.num_attention_heads + 2 * model.num_key_value_heads)
+    head_dim = max(model.head_dim, model.full_head_dim)
+    qkv = head_dim * (model.num_attention_heads + 2 * model.num_key_value_heads)
     inner = model.intermediate_size
     if model.num_experts:
         inner = model.num_experts_per_tok * model.moe_intermediate_size
@@ -143,11 +144,11 @@ def _working_bytes(model: ModelInfo, backends: Backends, rows: int, context: int
             inner += model.num_experts_per_tok * model.hidden_size
     activations = rows * (_INNER_BYTES * (inner + qkv) + _HIDDEN_BYTES * model.hidden_size)
     if _native(backends.attention):
-        parts = -(-context // _PART_TOKENS) * rows * model.num_attention_heads * (model.head_dim + 2)
+        parts = -(-context // _PART_TOKENS) * rows * model.num_attention_heads * (head_dim + 2)
         attention = min(4 * parts, _PARTS_BYTES)
     else:  # it lays out the context anew for every pass of a prompt
         value_bytes = 4 if backends.arithmetic == "f32" else 2
-        attention = 2 * context * model.num_key_value_heads * model.head_dim * value_bytes
+        attention = 2 * context * model.num_key_value_heads * head_dim * value_bytes
     return activations + attention + 4 * sampled * model.vocab_size
 
 

@@ -13,7 +13,7 @@ from ovspec.runtime.cache import CacheTensor
 from ovspec.runtime.devices import is_cpu, is_gpu, smallest_model
 from ovspec.runtime.model_check import check_config
 from ovspec_models import ModelInfo, OvspecConfig
-from ovspec_transforms import gated_products, keep_mlps_apart, last_line
+from ovspec_transforms import fill_empty_weights, gated_products, keep_mlps_apart, last_line
 
 CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
 _SIDES = ("KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
@@ -35,6 +35,7 @@ def read_model(core: ov.Core, models_path: Path) -> ov.Model:
         ovspec_ops.load(core)
     model = read_ir(core, models_path / "openvino_model.xml")
     check_config(info, model)
+    fill_empty_weights(model)
     return model
 
 

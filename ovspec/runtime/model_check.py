@@ -39,9 +39,10 @@ def check_config(info: ModelInfo, model: ov.Model) -> None:
             _static(node.input(0).get_partial_shape()[1])
             for node in nodes_of_type(model, "ScaledDotProductAttention")
         }
+    of_full_layers = {"num_key_value_heads": info.full_kv_heads, "head_dim": info.full_head_dim}
     for name, values in found.items():
         said = info.num_kv_layers if name == "num_hidden_layers" else getattr(info, name)
-        others = [value for value in values if value not in (said, None)]
+        others = [value for value in values if value not in (said, of_full_layers.get(name), None)]
         if others:
             raise ValueError(_differs(info, f"{name} is {said}", f"has {others[0]}"))
 

@@ -30,11 +30,16 @@ Exported = Callable[[str], Path]
 Reference = Callable[[str], NDArray[np.float32]]
 REFUSED = ("MPT", "Falcon, ALiBi")
 # OpenVINO 2026.4 reads its own fused experts back from no file.
-NOT_KEPT = ("Qwen2-MoE", "Qwen3-MoE", "Mixtral", "LFM2-MoE")
+NOT_KEPT = (
+    *("Qwen2-MoE", "Qwen3-MoE", "Mixtral", "LFM2-MoE", "AFMoE", "AFMoE, no shared experts"),
+    *("Gemma 4, experts", "Qwen3-Next", "Granite-MoE"),
+)
 SERVED = [name for name in TINY if name not in REFUSED]
 # Of the logits' spread. Two programs that add up f32 products in another order differ by some 1e-5 of it here
 # (measured: 3e-6 to 4e-5); what `Tiny.lacks` takes away changes logits by more than 0.01 of it.
 TOLERANCE = 2e-4
+# transformers' own logits in f32 and in f64 are 4.7e-4 apart there.
+WIDER = {"Qwen3-Next": 1e-3}
 NEW_TOKENS = 24
 
 
@@ -56,14 +61,16 @@ def runner(exported_family: Exported) -> Callable[[str], ModelRunner]:
     return get
 
 
-def check_logits(model: ModelRunner, prompt: NDArray[np.int64], expected: NDArray[np.float32]) -> None:
+def check_logits(
+    name: str, model: ModelRunner, prompt: NDArray[np.int64], expected: NDArray[np.float32]
+) -> None:
     """A prompt read in chunks, and its end read as drafts are verified: few rows after a context."""
     sequence, got = CachedSequence(), []
     for begin, end in (0, 60), (60, 120), *((begin, begin + 6) for begin in range(120, 150, 6)):
         rows = Rows(sequence, prompt[begin:end], sampled=end - begin, text_length=len(prompt))
         got.append(np.array(model.forward([rows]).logits))
     model.release(sequence)
-    assert np.abs(np.concatenate(got) - expected).max() < TOLERANCE * expected.std()
+    assert np.abs(np.concatenate(got) - expected).max() < WIDER.get(name, TOLERANCE) * expected.std()
 
 
 def several_rows(model: ModelRunner, prompt: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -94,7 +101,7 @@ def test_comes_back_from_a_cache(
 
 
 # Products of frequencies and positions: layers with a window have their own, ALiBi and learned ones none.
-ROPES = {"Bloom": 0, "Gemma 3": 2, "Gemma 3n": 2}
+ROPES = {"Bloom": 0, "Gemma 3": 2, "Gemma 3n": 2, "Gemma 4": 2, "Gemma 4, experts": 2}
 
 
 # The scope groups the tests by family, so that one runner is kept at a time.
@@ -122,7 +129,7 @@ class TestServed:
         reference: Reference,
         prompt: NDArray[np.int64],
     ) -> None:
-        check_logits(runner(name), prompt, reference(name))
+        check_logits(name, runner(name), prompt, reference(name))
 
     def test_what_makes_the_family_is_exercised(
         self, name: str, reference: Reference, prompt: NDArray[np.int64]
@@ -162,7 +169,7 @@ def test_native_experts(
 ) -> None:
     model = ModelRunner(exported_family(name), "CPU", properties=F32, experts=ExpertConfig())
     assert {report.name: report.count for report in model.reports}["SparseMoE"] == TINY[name].moe_layers
-    check_logits(model, prompt, reference(name))
+    check_logits(name, model, prompt, reference(name))
 
 
 @pytest.mark.parametrize("name", by_tier(SERVED))

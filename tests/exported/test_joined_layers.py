@@ -36,13 +36,20 @@ TOLERANCE = 2e-4
 # Operations that stay beside DecoderLayers, and the stretches that they leave, with that of the output layer.
 LEFT = {
     "Qwen3.5": (3, {"Linear": 1, "PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
+    "Qwen3-Next": (3, {"PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
     "Falcon, new architecture": (4, {}),
     "Gemma 3n": (32, {"MatMul": 4}),  # four streams of rows, mixed between layers
+    # Its routing sums scores that are gathered, and its experts stand in three dimensions.
+    "AFMoE": (2, {"Linear": 1}),
+    "AFMoE, no shared experts": (2, {"Linear": 1}),
+    "Gemma 4": (20, {}),  # every layer reads a part of its own of each token
+    "Gemma 4, sparse": (20, {"CacheWrite": 2, "KeySummary": 2}),
+    "Gemma 4, experts": (7, {"MatMul": 6}),  # experts with GELU stay OpenVINO's
     "LFM2": (4, {"Linear": 1, "MatMul": 1, "PagedCausalConv1D": 1}),
     "LFM2-MoE": (5, {"Linear": 1, "MatMul": 1, "PagedCausalConv1D": 1}),
 }
 # Layers that GatedMLP can't take beside others that it can.
-PARTLY_GATED = ("Gemma 3n",)
+PARTLY_GATED = ("Gemma 3n", "Gemma 4")
 _HEAVY = (
     *("Linear", "MatMul", "CacheWrite", "VerifyAttention", "KeySummary", "BlockSelect"),
     *("GatedMLP", "SparseMoE", "ExpertBudget", "PagedGatedDeltaNet", "PagedCausalConv1D"),
@@ -64,7 +71,7 @@ def check(name: str, folder: Path, sparse: bool) -> None:
     transform(graph, choices.attention, 32, choices.experts, choices.ffn)
     lower(graph, choices)
     counts = Counter(node.get_type_name() for node in graph.get_ops())
-    stretches, left = LEFT.get(name, (2, {}))
+    stretches, left = LEFT.get(f"{name}, sparse" if sparse else name) or LEFT.get(name, (2, {}))
     assert counts[DECODER_LAYERS] == stretches
     assert {kind: counts[kind] for kind in _HEAVY if counts[kind]} == left
 

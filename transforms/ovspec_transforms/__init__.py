@@ -75,3 +75,4 @@ from ovspec_transforms.linear.native_linear import linear_layers as linear_layer
 from ovspec_transforms.linear.native_linear import native_linear as native_linear
 from ovspec_transforms.report import PassReport as PassReport
 from ovspec_transforms.weights.decompression import decompression_convert as decompression_convert
+from ovspec_transforms.weights.empty_weights import fill_empty_weights as fill_empty_weights

@@ -50,7 +50,7 @@ def join_layers(model: ov.Model) -> PassReport:
 
 def _stretches(model: ov.Model) -> list[list[Step]]:
     """Steps that follow each other without any other node between them, in the order of the graph."""
-    made: dict[Rows | Port, int] = {}  # stretch of what a step computes
+    made: dict[Rows | Port, tuple[int, str]] = {}  # stretch of what a step computes
     levels: dict[str, int] = {}  # of a node: the last stretch that it depends on
     # By their place, and by who chose the rows: an operation computes the same rows in all of its steps.
     stretches: dict[tuple[int, str], list[Step]] = {}
@@ -62,13 +62,14 @@ def _stretches(model: ov.Model) -> list[list[Step]]:
             continue
         if not _reads_the_pass(step, of_pass):
             continue
-        number = 1
+        number, by = 1, chosen[node.get_name()]
         for read in step.reads:
-            known = made.get(read)
-            number = max(number, levels[read.node] + 1 if known is None else known)
+            before_it, chosen_by = made.get(read, (levels[read.node], ""))
+            # Of two operations at one place, each could read what the other computes.
+            number = max(number, before_it if read in made and chosen_by == by else before_it + 1)
         levels[node.get_name()] = number
-        made |= dict.fromkeys(step.outputs, number)
-        stretches.setdefault((number, chosen[node.get_name()]), []).append(step)
+        made |= dict.fromkeys(step.outputs, (number, by))
+        stretches.setdefault((number, by), []).append(step)
     return [stretches[number] for number in sorted(stretches)]
 
 

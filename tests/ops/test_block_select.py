@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ops.passes import OpsPass, compile_op, evaluate, infer
@@ -22,8 +22,8 @@ SEQUENCE = st.tuples(
     st.integers(1, 8) | st.sampled_from([40, 64, 65, 128]),
     st.sampled_from([True, True, True, False]),
 )
-BUDGET = st.sampled_from([-1, 1, 2, 3, 5, 9, 17, 62, 63, 64])
-COVERAGE = st.sampled_from([1.0, 1.0, 0.8, 1e-6, 0.999])
+BUDGET = st.sampled_from([-1, 1, 2, 3, 9, 17, 62, 63, 64, 64, 64])
+COVERAGE = st.sampled_from([1.0, 1.0, 0.8, 0.8, 0.5, 1e-6, 0.999])
 
 
 @dataclass
@@ -101,6 +101,15 @@ class Selection:
     sink_blocks=st.sampled_from([1, 1, 2, 30]),
     local_blocks=st.sampled_from([1, 1, 3, 40]),
 )
+@example(
+    sequences=[(700, 5, True), (31, 1, True), (2000, 3, True)],
+    kv_heads=3,
+    group=2,
+    k_size=40,
+    limits=[(64, 0.8)] * 3,
+    sink_blocks=2,
+    local_blocks=3,
+)  # lanes behind the last query count for nothing
 def test_selection_matches_the_reference(
     isa: str,
     rule: str,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -89,12 +90,12 @@ def test_tiles_take_channels_with_a_gap_for_what_they_are(isa: str) -> None:
         assert_close("GatedMLP", inner[:, chosen] @ down[chosen], got, TOLERANCE)
 
 
-@examples(30)
+@pytest.mark.parametrize("fmt", EXPERT_FORMATS)
+@examples(10)
 @given(
-    fmt=st.sampled_from(EXPERT_FORMATS),
-    group=st.sampled_from([32, 32, 64, 128, 256]),
+    group=st.sampled_from([32, 64, 128, 256]),
     sizes=st.tuples(st.integers(1, 17), st.integers(1, 9)),
-    odd=st.booleans(),
+    odd=st.sampled_from([False, False, True]),
     experts=st.integers(1, 6),
     rows=st.integers(1, 20),
     top_k=st.integers(1, 4),

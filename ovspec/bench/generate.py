@@ -43,6 +43,11 @@ class AnswerRecord:
     proposed: int
     accepted: int
 
+    @property
+    def tokens_per_s(self) -> float:
+        """Behind the first token; 0 where there is none."""
+        return (len(self.tokens) - 1) / self.decode_s if self.decode_s else 0.0
+
 
 @dataclass(slots=True)
 class ModeRecord:
@@ -189,7 +194,7 @@ class _Player:
         line = self.process.stdout.readline()
         found: dict[str, Any] = json.loads(line) if line else {"error": self._last_words()}
         if "error" in found:
-            raise RuntimeError(f"--mode {self.mode.name} failed in a process of its own: {found['error']}")
+            raise RuntimeError(f"mode {self.mode.name} failed in a process of its own: {found['error']}")
         return found
 
     def _last_words(self) -> str:

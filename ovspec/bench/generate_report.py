@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from ovspec.bench.generate import FRESH_TOKENS, AnswerRecord, GenerateResult, ModeRecord
+from ovspec.bench.generate import FRESH_TOKENS, GenerateResult, ModeRecord
 from ovspec.bench.generate_modes import GENAI_PLAIN, PLAIN
 from ovspec.eval.interval import Interval
 from ovspec.eval.machine import machine, versions
@@ -133,8 +133,8 @@ class GenerateReport:
         return [
             mode,
             f"{1000 * median(record.first_s.values()):.0f}",
-            f"{_speed(record.fresh):.1f}",
-            f"{_speed(record.steady):.1f}",
+            f"{record.fresh.tokens_per_s:.1f}",
+            f"{record.steady.tokens_per_s:.1f}",
             f"{figures['fresh']:.2f}",
             f"{figures['tokens_per_pass']:.2f}",
             "-" if accepted is None else f"{accepted:.2f}",
@@ -148,7 +148,7 @@ class GenerateReport:
         tokens, passes = sum(len(a.tokens) - 1 for a in answers), sum(a.passes for a in answers)
         return {
             "first_token_ms": 1000 * median(record.first_s.values()),
-            "fresh": _speed(record.fresh) / max(_speed(record.steady), 1e-9),
+            "fresh": record.fresh.tokens_per_s / max(record.steady.tokens_per_s, 1e-9),
             "tokens_per_pass": tokens / max(1, passes),
             "acceptance": accepted / proposed if proposed else None,
             "same_as_plain": self.same(mode),
@@ -187,7 +187,3 @@ def _shown(ratio: Interval) -> str:
     """A ratio with its interval, which one prompt alone does not give."""
     interval = f" ({ratio.low:.2f}-{ratio.high:.2f})" if ratio.low < ratio.high else ""
     return f"{ratio.value:.2f}{interval}"
-
-
-def _speed(answer: AnswerRecord) -> float:
-    return (len(answer.tokens) - 1) / answer.decode_s if answer.decode_s else 0.0

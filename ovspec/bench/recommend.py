@@ -1,198 +1,102 @@
-"""What drafts gain over plain decoding of a prompt: both take turns, generation by generation."""
+"""Which way to run a model is the fastest on one's own prompts, by what `ovspec bench generate` measures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from ovspec.bench.rounds import Spread, rotated
-from ovspec.engine.request import Request
-from ovspec.generation.metrics import PerfMetrics
-from ovspec.pipeline.draft_model import draft_model
-from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.schedule.schedule import ConstantSchedule
+from ovspec.bench.generate import AnswerRecord, GenerateBench, GenerateResult
+from ovspec.bench.generate_modes import PLAIN, Mode
+from ovspec.bench.prompt_file import BenchPrompt
+from ovspec.eval.interval import Interval
 
-Tick = Callable[[str], None]
+# Of every prompt the answers of all rounds.
+Rounds = Sequence[Sequence[AnswerRecord]]
 
-LENGTHS = (2, 4, 6)
-TURNS = 3
-# Timings of one setting vary by about this much; a smaller gain does not justify a draft model.
-LEAST_GAIN = 1.05
-_WARM_UP_TOKENS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One generation.
-
-    Attributes:
-        tokens_per_s: behind the first token.
-        tokens_per_round: likewise, by passes of the target.
-        mean_acceptance_length: tokens emitted per draft.
-    """
-
-    tokens_per_s: float
-    tokens_per_round: float
-    mean_acceptance_length: float
+_ROUNDS = 3
+_MODES = (PLAIN, "lookup:4", "lookup:8", "suffix:4", "suffix:8", "auto")
+_WITH_A_MODEL = ("assistant:2", "assistant:4", "assistant:8")
+# Timings of one mode vary by about this much; a smaller gain does not justify a drafter.
+_LEAST_GAIN = 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One setting: its drafter, draft tokens a round, and the medians of its turns.
+    """A mode, and what it gained.
 
     Attributes:
-        drafter, num_assistant_tokens: "none" and 0 for plain decoding.
-        tokens_per_s, tokens_per_round, mean_acceptance_length: as of `Run`.
-        ratio: tokens per second by those of plain decoding in the same turn.
-        turns: generations that were timed.
+        mode: of `ovspec bench generate`.
+        drafter: its name; "none" decodes plainly.
+        num_assistant_tokens: of every round; `None`: as the schedule decides.
+        ratio: tokens per second by those of plain decoding, median over prompts and rounds.
+        tokens_per_pass: of the target.
     """
 
+    mode: str
     drafter: str
-    num_assistant_tokens: int
+    num_assistant_tokens: int | None
     tokens_per_s: float
-    tokens_per_round: float
-    mean_acceptance_length: float
-    ratio: Spread
-    turns: int
-
-    @classmethod
-    def of(cls, drafter: str, length: int, runs: Sequence[Run], plain: Sequence[Run]) -> Trial:
-        """The trial of some runs, and those of plain decoding in the same turns."""
-        ratios = [ours.tokens_per_s / theirs.tokens_per_s for ours, theirs in zip(runs, plain, strict=True)]
-        return cls(
-            drafter,
-            length,
-            median(run.tokens_per_s for run in runs),
-            median(run.tokens_per_round for run in runs),
-            median(run.mean_acceptance_length for run in runs),
-            Spread.of(ratios),
-            len(runs),
-        )
+    ratio: Interval
+    tokens_per_pass: float
 
     @property
     def gains(self) -> bool:
-        """Whether it is faster than plain decoding in every turn, and by more than timings vary."""
-        return self.ratio.median >= LEAST_GAIN and self.ratio.min > 1.0
+        """Whether it is faster than plain decoding, by more than timings vary."""
+        return self.ratio.value >= _LEAST_GAIN and self.ratio.low > 1.0
 
     @property
     def is_noise(self) -> bool:
-        """Whether it gains more than it can: a round takes a plain pass at least, whatever it emits."""
-        return self.ratio.median >= LEAST_GAIN and self.ratio.median > self.tokens_per_round
+        """Whether it gains more than it can: a pass takes as long as a plain one at least."""
+        return self.ratio.value >= _LEAST_GAIN and self.ratio.value > self.tokens_per_pass
 
 
-@dataclass(frozen=True, slots=True)
-class RecommendBench:
-    """What to compare.
+def recommend_bench(
+    model: Path,
+    draft_model: Path | None,
+    prompts: Sequence[BenchPrompt],
+    max_new_tokens: int,
+    arguments: dict[str, Any],
+) -> GenerateBench:
+    """Plain decoding and every drafter that needs no further files; all of them are lossless.
 
-    Attributes:
-        draft: folder of the draft model of the drafter "assistant".
-        drafters: by name.
-        text: the prompt.
+    Args:
         arguments: of `LLMPipeline`.
     """
-
-    model: Path
-    draft: Path | None
-    drafters: tuple[str, ...]
-    text: str
-    max_new_tokens: int
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def num_steps(self) -> int:
-        """How often `run` calls its `tick`, where nothing is measured again."""
-        return len(self.drafters) * (1 + (1 + len(LENGTHS)) * (1 + TURNS))
-
-    def run(self, tick: Tick = lambda step: None) -> list[Trial]:
-        """Plain decoding, and every drafter with every length."""
-        plain, trials = list[Run](), list[Trial]()
-        for drafter in self.drafters:
-            trials += self._trials(drafter, plain, tick)
-        return [Trial.of("none", 0, plain, plain), *trials]
-
-    def _trials(self, drafter: str, plain: list[Run], tick: Tick) -> list[Trial]:
-        """Those of a drafter, whose models are gone afterwards; its plain runs go to `plain`."""
-        tick(f"{drafter}: loading the model")
-        player = self._player(drafter)
-        for warm_up in (0, *LENGTHS):
-            # Kernels are built and weights are packed on first use.
-            tick(f"{drafter}: warming up")
-            player.generate(warm_up, _WARM_UP_TOKENS)
-
-        def measure() -> list[Trial]:
-            runs = take_turns((0, *LENGTHS), TURNS, self._timed(drafter, player, tick))
-            plain.extend(runs[0])
-            return [Trial.of(drafter, length, runs[length], runs[0]) for length in LENGTHS]
-
-        return measured(measure)
-
-    def _timed(self, name: str, player: _Player, tick: Tick) -> Callable[[int], Run]:
-        def timed(length: int) -> Run:
-            tick(f"{name}: {length} draft tokens a round" if length else f"{name}: plain decoding")
-            return player.generate(length, self.max_new_tokens)
-
-        return timed
-
-    def _player(self, drafter: str) -> _Player:
-        draft = draft_model(self.draft) if drafter == "assistant" and self.draft else None
-        pipeline = LLMPipeline(self.model, draft_model=draft, drafter=drafter, **self.arguments)
-        settings = pipeline.settings()
-        player = _Player(pipeline, pipeline.chat_prompts.encode(self.text, settings.apply_chat_template))
-        player.check_room(self.max_new_tokens)
-        return player
+    names = (*_MODES, *(_WITH_A_MODEL if draft_model else ()))
+    modes = tuple(Mode.of(name, draft_model, arguments) for name in names)
+    return GenerateBench(model, modes, prompts, max_new_tokens, _ROUNDS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Player:
-    """A pipeline that drafts or, with drafts of 0 tokens, decodes plainly; and the prompt as token ids."""
-
-    pipeline: LLMPipeline
-    prompt: list[int]
-
-    def check_room(self, max_new_tokens: int) -> None:
-        """Refuse a prompt behind which there is no room for the answer that is timed."""
-        room = self.pipeline.engine.engine.check(self._request(0, max_new_tokens))
-        if room < max_new_tokens:
-            raise ValueError(
-                f"the prompt has {len(self.prompt)} tokens and leaves positions for {room} more, fewer than "
-                f"--max-new-tokens {max_new_tokens}; give a shorter prompt, or ask for fewer"
-            )
-
-    def generate(self, length: int, max_new_tokens: int) -> Run:
-        """Answer the prompt with so many draft tokens a round."""
-        request = self._request(length, max_new_tokens)
-        self.pipeline.engine.engine.generate([request])
-        raw = request.metrics
-        count, rounds = len(raw.m_durations), max(1, len(raw.verify_durations))
-        accepted = PerfMetrics(raw_metrics=raw).get_mean_acceptance_length()
-        return Run(1e6 * count / sum(raw.m_durations), count / rounds, accepted)
-
-    def _request(self, length: int, max_new_tokens: int) -> Request:
-        settings = self.pipeline.settings(do_sample=False, ignore_eos=True, max_new_tokens=max_new_tokens)
-        return Request("recommend", self.prompt, settings, schedule=ConstantSchedule(length))
-
-
-def take_turns(lengths: Sequence[int], turns: int, generate: Callable[[int], Run]) -> dict[int, list[Run]]:
-    """The runs of every draft length; a turn has all of them, and begins with another one each time."""
-    runs: dict[int, list[Run]] = {length: [] for length in lengths}
-    for turn in range(turns):
-        for length in rotated(lengths, turn):
-            runs[length].append(generate(length))
-    return runs
-
-
-def measured(measure: Callable[[], list[Trial]]) -> list[Trial]:
-    """What `measure` finds; where a gain is more than can be, what it finds the second time."""
-    trials = measure()
-    return measure() if any(trial.is_noise for trial in trials) else trials
+def trials_of(result: GenerateResult) -> list[Trial]:
+    """What every mode gained; answers are compared with plain ones to the same prompt in the same round."""
+    plain = result.records[PLAIN].answers
+    return [_trial(mode, result.records[mode.name].answers, plain) for mode in result.bench.modes]
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:
     """The trial that gains most, plain decoding where none gains; `None` where the largest ratio is noise."""
-    if max(trials, key=lambda trial: trial.ratio.median).is_noise:
+    if max(trials, key=lambda trial: trial.ratio.value).is_noise:
         return None
     gaining = (trial for trial in trials if trial.gains)
-    return max(gaining, key=lambda trial: trial.ratio.median, default=trials[0])
+    return max(gaining, key=lambda trial: trial.ratio.value, default=trials[0])
+
+
+def _trial(
+    mode: Mode, answers: Sequence[Sequence[AnswerRecord]], plain: Sequence[Sequence[AnswerRecord]]
+) -> Trial:
+    ours = [answer for rounds in answers for answer in rounds]
+    pairs = zip(ours, (answer for rounds in plain for answer in rounds), strict=True)
+    # An answer of one token has no decoding.
+    ratios = [a.tokens_per_s / b.tokens_per_s for a, b in pairs if a.decode_s and b.decode_s]
+    tokens, seconds = sum(len(answer.tokens) - 1 for answer in ours), sum(answer.decode_s for answer in ours)
+    passes = sum(answer.passes for answer in ours)
+    return Trial(
+        mode.name,
+        str(mode.arguments["drafter"]),
+        mode.config.get("num_assistant_tokens"),
+        tokens / seconds if seconds else 0.0,
+        Interval.of_median(ratios or [1.0]),
+        tokens / max(1, passes),
+    )

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from ovspec.bench.recommend import RecommendBench, Trial, best_of
+from ovspec.bench.prompt_file import ALL, BenchPrompt, read_prompt_file
+from ovspec.bench.recommend import Trial, best_of, recommend_bench, trials_of
 from ovspec.cli.generate import read_prompt
 from ovspec.cli.option_forms import MODEL, PATH, default_option, json_flag, typed_option
 from ovspec.cli.options import (
@@ -27,6 +28,7 @@ from ovspec.cli.output import print_json, print_rows, with_progress
 @click.argument("model", metavar="DIR", type=MODEL)
 @click.option("-p", "--prompt", help="A prompt as you use the model for.  [default: a story]")
 @typed_option("--prompt-file", PATH, "File with such a prompt.")
+@typed_option("--prompts", PATH, "Many prompts, as of `ovspec bench generate`.", metavar="FILE.jsonl")
 @default_option("--max-new-tokens", 64, type=click.IntRange(8, 4096))
 @default_option(
     "--draft-model",
@@ -40,6 +42,7 @@ def recommend(
     model: Path,
     prompt: str | None,
     prompt_file: Path | None,
+    prompts: Path | None,
     max_new_tokens: int,
     draft_model: str,
     properties: tuple[str, ...],
@@ -48,19 +51,16 @@ def recommend(
 ) -> None:
     """Measure whether drafts make the model in DIR faster here, with which drafter and draft length.
 
-    Every drafter that needs no further files generates the same text; all of them are lossless. Each takes
-    turns with plain decoding, and ratios are of the same turn; a gain above the tokens of a round can't be,
-    and is not recommended. What pays depends on the text, so give a prompt like yours.
+    Every drafter that needs no further files answers the same prompts, as in `ovspec bench generate`; all of
+    them are lossless. Ratios are of the same prompt and round; a gain above the tokens of a pass can't be,
+    and is not recommended. What pays depends on the text, so give prompts like yours.
     """
-    if prompt is None and prompt_file is None:
-        prompt = files("ovspec.cli").joinpath("demo_prompt.txt").read_text(encoding="utf-8").rstrip("\n")
-    text = read_prompt(prompt, prompt_file)
+    asked = _prompts(prompt, prompt_file, prompts)
     given = given_options(properties, memory)
     draft = draft_folder(model, draft_model)
-    chosen = {**properties_from(properties), "memory_limit": memory_limit_from(dict(memory))}
-    drafters = (*(["assistant"] if draft else []), "prompt_lookup", "suffix")
-    bench = RecommendBench(model, draft, drafters, text, max_new_tokens, chosen)
-    trials = with_progress(bench.num_steps, bench.run)
+    arguments = {**properties_from(properties), "memory_limit": memory_limit_from(dict(memory))}
+    bench = recommend_bench(model, draft, asked, max_new_tokens, arguments)
+    trials = trials_of(with_progress(bench.num_steps, bench.run))
     best = best_of(trials)
     command = None
     if best is not None:
@@ -81,6 +81,16 @@ def recommend(
     click.echo(verdict if command is None else f"{verdict}; {command}")
 
 
+def _prompts(prompt: str | None, prompt_file: Path | None, prompts: Path | None) -> list[BenchPrompt]:
+    if prompts is not None:
+        if prompt is not None or prompt_file is not None:
+            raise ValueError("--prompts excludes --prompt and --prompt-file: give one of them")
+        return read_prompt_file(prompts)
+    if prompt is None and prompt_file is None:
+        prompt = files("ovspec.cli").joinpath("demo_prompt.txt").read_text(encoding="utf-8").rstrip("\n")
+    return [BenchPrompt(0, ALL, {"prompt": read_prompt(prompt, prompt_file)})]
+
+
 def given_options(properties: tuple[str, ...], memory: dict[str, Any]) -> str:
     """The options that the measurement ran with, for the command that is recommended."""
     given = "".join(f" --property {shlex.quote(item)}" for item in properties)
@@ -93,38 +103,32 @@ def given_options(properties: tuple[str, ...], memory: dict[str, Any]) -> str:
 
 def _verdict(best: Trial | None, trials: list[Trial]) -> str:
     if best is None:
-        found = max(trials, key=lambda trial: trial.ratio.median)
+        found = max(trials, key=lambda trial: trial.ratio.value)
         return (
-            f"no recommendation: {found.drafter}, {found.num_assistant_tokens} tokens a round, was timed at "
-            f"{found.ratio.median:.2f} times plain decoding, of {found.tokens_per_round:.2f} at most: "
-            "other work disturbs the timings; call it again when the machine is idle"
+            f"no recommendation: {found.mode} was timed at {found.ratio.value:.2f} times plain decoding, of "
+            f"{found.tokens_per_pass:.2f} at most: other work disturbs the timings; call it again when the "
+            "machine is idle"
         )
     if best.drafter == "none":
         return "drafts are not worth it here"
-    return (
-        f"{best.drafter}, {best.num_assistant_tokens} tokens a round: {best.ratio.median:.2f} times plain "
-        f"decoding, {best.ratio.min:.2f} to {best.ratio.max:.2f} over {best.turns} turns"
-    )
+    return f"{best.mode}: {best.ratio.shown('.2f')} times plain decoding"
 
 
 def _options(best: Trial, draft_model: str) -> str:
-    if best.drafter == "none":
-        return "--drafter none"
-    is_given = best.drafter == "assistant" and draft_model not in ("auto", "none")
-    named = f"--draft-model {draft_model} " if is_given else ""
-    return f"{named}--drafter {best.drafter} --num-assistant-tokens {best.num_assistant_tokens}"
+    is_given = best.drafter in ("assistant", "auto") and draft_model not in ("auto", "none")
+    named = f"--draft-model {shlex.quote(draft_model)} " if is_given else ""
+    length = best.num_assistant_tokens
+    return f"{named}--drafter {best.drafter}" + (f" --num-assistant-tokens {length}" if length else "")
 
 
 def _show(trials: list[Trial]) -> None:
     rows = [
         (
-            trial.drafter,
-            str(trial.num_assistant_tokens or "-"),
+            trial.mode,
             f"{trial.tokens_per_s:.1f}",
-            f"{trial.ratio.median:.2f} ({trial.ratio.min:.2f}-{trial.ratio.max:.2f})"
-            + (" NOISE" if trial.is_noise else ""),
-            f"{trial.mean_acceptance_length:.2f}",
+            trial.ratio.shown(".2f") + (" NOISE" if trial.is_noise else ""),
+            f"{trial.tokens_per_pass:.2f}",
         )
         for trial in trials
     ]
-    print_rows(("drafter", "tokens a round", "tokens/s", "of plain", "mean acceptance length"), rows)
+    print_rows(("mode", "tokens/s", "by plain (95%)", "tokens a pass"), rows)

@@ -117,6 +117,10 @@ class LLMEngine:
                 f"the prompt has {length} tokens, the KV cache room for {room:.0f} with an answer: "
                 "cache_size (of a server: --cache-size) allows no more; shorten the prompt, or raise it"
             )
+        if length >= self.max_model_len:
+            raise InvalidValueError(
+                f"the prompt has {length} tokens, the model {self.max_model_len} positions; shorten it"
+            )
         # What is no more than the cache is never given up: others are preempted for it.
         limit = request.settings.token_limit(length, int(min(self.max_model_len, room)))
         if request.answered and len(request.answered) >= limit:

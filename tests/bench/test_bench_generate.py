@@ -112,7 +112,7 @@ def test_a_mode_that_fails_is_named(prompts: Path) -> None:
     run = ovspec(
         "bench", "generate", "-m", demo_pair_path(), "--prompts", prompts, "--mode", "plain", *options
     )
-    assert "--mode plain failed in a process of its own: " in one_line(run)
+    assert "mode plain failed in a process of its own: " in one_line(run)
 
 
 @pytest.mark.parametrize(

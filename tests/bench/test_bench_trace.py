@@ -56,6 +56,6 @@ def test_corrections_end_runs_of_confirmed_tokens() -> None:
 
 def test_no_drafter_is_refused(demo_ir: Path, prompts: Path, tmp_path: Path) -> None:
     arguments = ["-m", str(demo_ir), "--prompts", str(prompts), "-o", str(tmp_path / "t.json")]
-    result = CliRunner().invoke(cli, ["bench", "trace", *arguments, "--draft-model", "none"])
+    result = CliRunner().invoke(cli, ["bench", "trace", *arguments, "--drafter", "none"])
     assert isinstance(result.exception, ValueError)
     assert "a trace needs drafts" in str(result.exception)

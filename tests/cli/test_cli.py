@@ -107,7 +107,7 @@ def test_self_check_is_green() -> None:
     checks = json.loads(run.stdout)["self_check"]
     operations = {check["name"].split()[0] for check in checks}
     attention = {"VerifyAttention", "CacheWrite", "BlockSelect", "KeySummary"}
-    operations_of_ours = attention | {"SparseMoE", "GatedMLP", "Linear"}
+    operations_of_ours = attention | {"DecoderLayers", "SparseMoE", "GatedMLP", "Linear"}
     assert operations == operations_of_ours
     assert all(check["ok"] for check in checks)
     verdict = json.loads(run.stdout)["verdict"]

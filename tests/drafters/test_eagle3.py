@@ -170,8 +170,8 @@ def test_entries_of_a_tree_are_those_of_their_paths(shape: dict[str, Any]) -> No
     proposed: list[tuple[list[int], list[int]]] = []
 
     class Watching(RecurrentHead):
-        def propose(self, sequences: Any, counts: Any) -> Any:
-            found = super().propose(sequences, counts)
+        def propose(self, sequences: Any, *asked: Any) -> Any:
+            found = super().propose(sequences, *asked)
             proposed.append((list(sequences[0].tokens), first_path(found[0])))
             return found
 

@@ -342,3 +342,12 @@ def test_an_answer_that_is_complete_already_is_refused(count: int) -> None:
     request = replace(Case(0).request(), answered=[5] * count)
     with pytest.raises(ValueError, match=f"answered: {count} tokens, but the answer may have 24 at most"):
         engine_of().add_request(request)
+
+
+@pytest.mark.parametrize("length", [40, 41])
+def test_a_prompt_that_fills_all_positions_is_refused(length: int) -> None:
+    engine = LLMEngine(family("llama").target, None, max_model_len=40)
+    settings = settings_of(max_new_tokens=4)
+    with pytest.raises(ValueError, match=f"the prompt has {length} tokens, the model 40 positions"):
+        engine.add_request(Request("long", [1] * length, settings))
+    assert engine.check(Request("short", [1] * 38, settings)) == 2

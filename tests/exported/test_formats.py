@@ -75,7 +75,8 @@ def matrices(xml: Path) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for node in ov.Core().read_model(xml).get_ops():
         shape = list(node.get_output_shape(0)) if node.get_type_name() == "Constant" else []
-        if sum(size > 1 for size in shape) > 1:  # weights of a norm are [1, 1, size]
+        # Weights of a norm are [1, 1, size], scales [rows, groups, 1].
+        if shape and shape[-1] > 1 and max(shape[:-1], default=1) > 1:
             counts[node.get_element_type().get_type_name()] += 1
     return dict(counts)
 

@@ -215,7 +215,7 @@ class Breaking(Constraint):
         self.left = getattr(self, "left", 4) - len(tokens)
 
     def ends(self, tokens: Any = ()) -> bool:
-        if getattr(self, "left", 4) < 0:
+        if getattr(self, "left", 4) < len(tokens):
             raise GrammarError("it broke")
         return super().ends(tokens)
 

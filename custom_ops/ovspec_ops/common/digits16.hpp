@@ -97,14 +97,15 @@ private:
     UVec numbers_{}, highs_{};
 };
 
-// Adds the products of N vectors of weights with R rows' digits, the low ones a vector of 64 bytes behind the
-// high ones.
-template <std::size_t N, std::size_t R>
+// Adds the products of N vectors of weights with R rows' digits, the low ones `apart` bytes behind the high
+// ones.
+template <std::size_t N, std::size_t R, std::size_t apart = 64>
 OVSPEC_INLINE void add_products(const IVec (&weights)[N], const std::uint8_t* const* rows, std::size_t at,
                                 IVec (&high)[R * N], IVec (&low)[R * N]) {
 #pragma GCC unroll 4
     for (std::size_t r = 0; r < R; r++) {
-        const IVec high_digits = load_as<IVec>(rows[r] + at), low_digits = load_as<IVec>(rows[r] + at + 64);
+        const IVec high_digits = load_as<IVec>(rows[r] + at),
+                   low_digits = load_as<IVec>(rows[r] + at + apart);
 #pragma GCC unroll 4
         for (std::size_t n = 0; n < N; n++) {
             high[r * N + n] = dot(high[r * N + n], weights[n], high_digits);

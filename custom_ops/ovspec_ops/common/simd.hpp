@@ -73,6 +73,17 @@ template <class T, std::size_t count, class Element> OVSPEC_INLINE T load_first(
     return load_part<T>(from, count);
 }
 
+// The first `count` bytes of a vector, or all of it where there are as many.
+OVSPEC_INLINE IVec load_bytes(const std::uint8_t* from, std::size_t count) {
+    if (count >= sizeof(IVec))
+        return load_as<IVec>(from);
+#if OVSPEC_LANES == 16 && defined(__AVX512BW__)
+    return (IVec)_mm512_maskz_loadu_epi8(((__mmask64)1 << count) - 1, from);
+#else
+    return load_part<IVec>(from, count);
+#endif
+}
+
 OVSPEC_INLINE void store_part(float* to, Vec value, std::size_t count) {
     __builtin_memcpy(to, &value, count * sizeof(float));
 }

@@ -3,27 +3,32 @@
 #include "common/sigmoid.hpp"
 #include "common/simd.hpp"
 #include "moe/dequantised.hpp"
-#if defined(__AVX512VNNI__)
+#if defined(OVSPEC_DOT)
 #include "moe/digits.hpp"
 #endif
 
 namespace ovspec::OVSPEC_ISA {
 namespace {
 
-constexpr std::size_t tile_rows = 3, tile_neurons = 4;
+constexpr std::size_t tile_rows = 3;
 // Bytes of packed rows that stay in the L1 cache while a task's weights stream through it.
 constexpr std::size_t cached_bytes = 24 * 1024;
 
-OVSPEC_INLINE bool in_digits([[maybe_unused]] WeightFormat format) {
-#if defined(__AVX512VNNI__)
+constexpr bool in_digits([[maybe_unused]] WeightFormat format) {
+#if defined(OVSPEC_DOT)
     return format == WeightFormat::u8 || format == WeightFormat::u4;
 #else
     return false;
 #endif
 }
 
+// Neurons whose sums stay in registers: digits take two for each, and vectors of 8 lanes have 16 registers.
+constexpr std::size_t tile_neurons(WeightFormat format) {
+    return in_digits(format) && lanes == 8 ? 2 : 4;
+}
+
 std::size_t packed_bytes(WeightFormat format, std::size_t in) {
-#if defined(__AVX512VNNI__)
+#if defined(OVSPEC_DOT)
     if (in_digits(format))
         return digits::packed_bytes(format, in);
 #endif
@@ -31,7 +36,7 @@ std::size_t packed_bytes(WeightFormat format, std::size_t in) {
 }
 
 void pack(WeightFormat format, const float* values, std::size_t in, std::uint8_t* packed) {
-#if defined(__AVX512VNNI__)
+#if defined(OVSPEC_DOT)
     if (in_digits(format))
         return digits::pack(format, values, in, packed);
 #endif
@@ -42,14 +47,14 @@ void pack(WeightFormat format, const float* values, std::size_t in, std::uint8_t
 template <WeightFormat format, std::size_t N>
 void neurons(const ExpertMatrix& matrix, std::size_t neuron, const std::uint8_t* const* rows,
              std::size_t count, float* y, std::size_t stride) {
-#if defined(__AVX512VNNI__)
+#if defined(OVSPEC_DOT)
     digits::Groups<format == WeightFormat::u4 ? N : 1> groups;
     if constexpr (format == WeightFormat::u4)
         digits::read_groups<N>(matrix, neuron, groups);
 #endif
     const auto tile = [&](auto size, const std::uint8_t* const* some, std::size_t ahead, float* dots) {
         constexpr std::size_t R = size;
-#if defined(__AVX512VNNI__)
+#if defined(OVSPEC_DOT)
         if constexpr (format == WeightFormat::u8)
             return digits::tile_u8<N, R>(matrix, neuron, some, ahead, dots);
         if constexpr (format == WeightFormat::u4)
@@ -82,9 +87,10 @@ void product_of(const ExpertMatrix& matrix, std::size_t neuron, std::size_t coun
     for (std::size_t r = 0; r < row_count; r += step) {
         const std::size_t some = row_count - r < step ? row_count - r : step;
         float* to = y + r * stride;
+        constexpr std::size_t N = tile_neurons(format);
         std::size_t n = 0;
-        for (; n + tile_neurons <= count; n += tile_neurons)
-            neurons<format, tile_neurons>(matrix, neuron + n, rows + r, some, to + n, stride);
+        for (; n + N <= count; n += N)
+            neurons<format, N>(matrix, neuron + n, rows + r, some, to + n, stride);
         for (; n < count; n++)
             neurons<format, 1>(matrix, neuron + n, rows + r, some, to + n, stride);
     }

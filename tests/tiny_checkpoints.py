@@ -247,8 +247,8 @@ TINY: dict[str, Tiny] = {
 }
 
 
-# One family of each kind: scaled RoPE, linear attention, windows with a RoPE of their own, experts with sinks,
-# ALiBi, and one that is refused.
+# One family of each kind: scaled RoPE, linear attention, two RoPEs and windows, experts with sinks, ALiBi,
+# and one that is refused.
 FIRST = ("Llama", "Qwen3.5", "Gemma 3", "GPT-OSS", "Bloom", "MPT")
 
 

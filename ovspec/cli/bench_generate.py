@@ -68,6 +68,8 @@ def generate(
     check_outputs(json_path, plot)
     ModelInfo.read(model)
     draft, found = draft_folder(model, draft_model), properties_from(properties)
+    if draft is not None:
+        ModelInfo.read(draft)
     modes = tuple(Mode.of(text, draft, found) for text in mode.split(","))
     bench = GenerateBench(model, modes, read_prompt_file(prompts, category, limit), max_new_tokens, repeat)
     if any(entry.engine == "ovspec" for entry in modes):

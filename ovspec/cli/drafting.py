@@ -11,6 +11,7 @@ from ovspec.cli.help import option_group
 from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
 from ovspec.cli.options import draft_folder
 from ovspec.drafters import NAMES, Auto, DrafterChoice, Suffix, parse_drafter
+from ovspec.drafters.corpus import corpus_text
 from ovspec.schedule.schedule import SCHEDULES
 from ovspec.verify.commit_verify import CommitVerify
 from ovspec.verify.verify_mode import VerifyMode
@@ -75,6 +76,7 @@ def drafting_from(model: Path, options: dict[str, Any]) -> tuple[Path | None, Dr
     if corpus is not None:
         if not isinstance(choice, (Suffix, Auto)):
             raise ValueError(f"--suffix-corpus {corpus} needs --drafter suffix or auto")
+        corpus_text(corpus)  # before a model is loaded
         choice = type(choice)(corpus)
     for key in _OF_DRAFTS:
         if choice is None and options.get(key):

@@ -16,6 +16,18 @@ from ovspec_models.jsonl import read_utf8
 _MAX_OCCURRENCES = 1024
 
 
+def corpus_text(path: Path) -> str:
+    """The text of a corpus.
+
+    Raises:
+        ValueError: it can't be read, or is empty.
+    """
+    text = read_utf8(f"corpus {path}", lambda: path.read_text(encoding="utf-8"))
+    if not text.strip():
+        raise ValueError(f"corpus {path} is empty; give a text that resembles the outputs")
+    return text
+
+
 class Corpus:
     """Tokens of a text, searched for suffixes of at most `MAX_DEPTH` tokens.
 
@@ -34,10 +46,8 @@ class Corpus:
         Raises:
             ValueError: it can't be read, or is empty.
         """
-        text = read_utf8(f"corpus {path}", lambda: path.read_text(encoding="utf-8"))
+        text = corpus_text(path)
         tokens = np.array(tokenizer.encode(text, add_special_tokens=False).input_ids.data, np.int64)
-        if tokens.size == 0:
-            raise ValueError(f"corpus {path} is empty; give a text that resembles the outputs")
         return cls(tokens.reshape(-1))
 
     def match(self, context: Sequence[int]) -> tuple[NDArray[np.int64], int]:

@@ -58,6 +58,7 @@ def test_drafting_modes_accept_what_the_trace_says(outcome: Outcome) -> None:
         assert outcome.json["modes"][mode]["rounds"][0]["tokens_per_pass"] == 1.0
 
 
+@pytest.mark.slow
 def test_trees_accept_what_the_trace_says(tmp_path: Path) -> None:
     """On stock attention, ours and with commits; a tree of another size costs rows and yields the same."""
     figures = tmp_path / "figures.json"

@@ -19,6 +19,7 @@ def figures(*arguments: str) -> dict[str, Any]:
     return json.loads(CliRunner().invoke(cli, run, catch_exceptions=False).output)
 
 
+@pytest.mark.slow
 def test_a_folder(demo_ir: Path) -> None:
     body = figures("--model", str(demo_ir), "--context", "400")
     assert [record["engine"] for record in body["records"]] == list(ENGINES)
@@ -37,7 +38,6 @@ def test_a_folder(demo_ir: Path) -> None:
     assert body["ratios"]["start"] == ours["first_token_s"] / theirs["first_token_s"]
 
 
-@pytest.mark.slow
 def test_a_shape() -> None:
     body = figures("--shape", "qwen3-0.6b", "--layers", "1", "--vocab-size", "5000", "--context", "64")
     assert body["model"] == "qwen3-0.6b" and len(body["records"]) == 2

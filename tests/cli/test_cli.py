@@ -129,7 +129,7 @@ def test_a_self_check_ends_with_its_verdict(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_demo_shows_every_mode() -> None:
-    run = ovspec("demo", "--embedded", "--max-new-tokens", "48", "--json", "-")
+    run = ovspec("demo", "--embedded", "--max-new-tokens", "32", "--json", "-")
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
     lossless = ["dense", "commit", "prompt_lookup", "eagle3", "eagle3, tree"]

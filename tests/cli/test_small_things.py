@@ -47,11 +47,11 @@ def test_modes_are_json_and_one_that_read_everything_is_not_called_lossy() -> No
 
 
 def test_penalties_are_options() -> None:
-    found = report()
+    found = report("--drafter", "none")
     assert found["verify"] == "dense"
     plain = found["text"]
     for option in ("--presence-penalty", "--frequency-penalty", "--repetition-penalty"):
-        assert report(option, "1.9")["text"] != plain, option
+        assert report("--drafter", "none", option, "1.9")["text"] != plain, option
 
 
 def test_a_narrow_terminal_cuts_no_header(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from commands import one_line, ovspec
+from tiers import by_tier
 
 from ovspec_models import demo_pair_path
 
@@ -13,7 +14,7 @@ GENERATE = ("generate", "-m", demo_pair_path(), "-p", "Once upon a time", "--max
 TREE = ("--tree-depth", "3", "--branching-factor", "2", "--num-assistant-tokens", "6")
 
 
-@pytest.mark.parametrize("schedule", ["constant", "auto"])
+@pytest.mark.parametrize("schedule", by_tier(["constant", "auto"], ["auto"]))
 def test_a_tree_gives_the_text_of_plain_decoding(schedule: str) -> None:
     plain, drafted = (
         json.loads(ovspec(*GENERATE, "--json", *options).stdout)

@@ -18,6 +18,7 @@ from drafters.test_eagle3 import expected_outcomes, outcomes
 from drafters.test_medusa import states
 from safetensors.torch import save_file
 from settings import F32
+from tiers import by_tier
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, silu
 from transformers import LlamaConfig, LlamaModel
@@ -165,7 +166,7 @@ def heads(form: str) -> Drafter:
     return drafter
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", by_tier(FORMS, ("prefix-mlp",)))
 def test_acceptance_is_the_references(form: str) -> None:
     """The same number of accepted tokens in every pass, and not with a boundary beside the right one."""
     expected = expected_outcomes(reference(form).draft, lambda text: states(pair(), text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import openvino as ov
@@ -50,6 +51,12 @@ SHAPES: dict[str, ModelShape] = {
         get_shape("qwen3-moe-64x8"), **SMALL, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32
     ),
 }
+
+
+of_shapes = pytest.mark.parametrize(
+    ("name", "attention"),
+    by_tier(product(SHAPES, ["native", "stock"]), [("qwen3", "native"), ("qwen3_moe", "native")]),
+)
 
 
 def without(model: ov.Model, layers: Collection[int]) -> ov.Model:
@@ -105,16 +112,14 @@ def passes(target: ModelRunner, layers: tuple[int, ...] | None) -> list[NDArray[
     return found
 
 
-@pytest.mark.parametrize("attention", ["native", "stock"])
-@pytest.mark.parametrize("name", SHAPES)
+@of_shapes
 def test_a_graph_that_can_leave_layers_out_computes_the_same_bits(name: str, attention: Attention) -> None:
     expected = passes(made(name, attention, False), None)
     for got, wanted in zip(passes(made(name, attention, True), None), expected, strict=True):
         np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.parametrize("attention", ["native", "stock"])
-@pytest.mark.parametrize("name", SHAPES)
+@of_shapes
 @pytest.mark.parametrize("left_out", [(1,), (0, 3), (0, 1, 2, 3)], ids=str)
 def test_rows_pass_layers_by(name: str, attention: Attention, left_out: tuple[int, ...]) -> None:
     """Of the same rows behind a prompt that the same layers read, layers that add nothing give the same."""

@@ -39,8 +39,8 @@ def verify(runner: ModelRunner, cached: CachedSequence, tokens: NDArray[np.int64
     return np.array(runner.forward([Rows(cached, tokens, sampled=len(tokens))]).logits)
 
 
-@pytest.mark.parametrize("past", by_tier([1, 7, 30, 31, 32, 33, 63, 64, 65, 200], [1, 31, 32, 33, 200]))
-@pytest.mark.parametrize("rows", [1, 2, 5, 8, 33, 64])
+@pytest.mark.parametrize("past", by_tier([1, 7, 30, 31, 32, 33, 63, 64, 65, 200], [31, 32, 200]))
+@pytest.mark.parametrize("rows", by_tier([1, 2, 5, 8, 33, 64], [1, 5, 33]))
 def test_every_row_agrees_across_block_borders(
     runner: ModelRunner, reference: ReferenceModel, past: int, rows: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from drafters.own_drafters import SPARSE
 from engine.test_llm_engine import COMMIT, engine_of, settings_of
 from families import _SHAPES, family
 from settings import F32
+from tiers import by_tier
 
 from ovspec.drafters import AssistantDrafter, PromptLookupDrafter, UserDrafter
 from ovspec.drafters.prompt_lookup import as_text, lookup
@@ -62,8 +64,13 @@ def check_others(found: dict[str, list[RequestOutput]], mode: str, drafter: str 
         assert tokens(found[str(number)]) == alone(number, mode, drafter)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("drafter", ["assistant", None])
+@pytest.mark.parametrize(
+    ("drafter", "mode"),
+    by_tier(
+        product(["assistant", None], MODES),
+        [("assistant", "commit"), (None, "dense"), ("assistant", "sparse")],
+    ),
+)
 def test_a_row_that_fails_ends_its_request_only(mode: str, drafter: str | None) -> None:
     """A stop token that the model does not have, which min_new_tokens can't suppress."""
     bad = request(6, mode, min_new_tokens=20, stop_token_ids={999}, ignore_eos=True)
@@ -143,9 +150,18 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     return breaks
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("drafter", ["assistant", None])
+@pytest.mark.parametrize(
+    ("drafter", "mode", "late"),
+    by_tier(
+        product(["assistant", None], MODES, [False, True]),
+        [
+            ("assistant", "dense", False),
+            (None, "dense", True),
+            ("assistant", "sparse", True),
+            ("assistant", "commit", True),
+        ],
+    ),
+)
 def test_a_pass_that_fails_is_blamed_on_nobody(
     broken: Callable[..., list[int]], drafter: str | None, mode: str, late: bool
 ) -> None:

@@ -22,6 +22,7 @@ from ovspec.runtime.model_runner import ModelRunner
 from ovspec.verify.commit_verify import MAX_INTERVAL, CommitVerify
 
 COMMIT = CommitVerify(SPARSE, interval=5)
+VERIFY = ("dense", SPARSE, COMMIT)
 SAMPLING = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "rng_seed": 11}
 AUTO = {"num_assistant_tokens_schedule": "auto"}
 
@@ -95,7 +96,7 @@ def arrivals(seed: int) -> Iterator[list[int]]:
     ("drafter", "prefixes"),
     by_tier(
         product(("prompt_lookup", "assistant", "auto", "sparse_self", None), (False, True)),
-        [(None, False), ("prompt_lookup", False), ("assistant", True)],
+        [("prompt_lookup", False), ("assistant", True)],
     ),
 )
 def test_every_answer_under_load_is_that_of_the_request_alone(drafter: str | None, prefixes: bool) -> None:
@@ -127,8 +128,13 @@ def test_a_full_cache_preempts_the_youngest_and_loses_nothing(drafter: str) -> N
     engine_of()  # without the limit, for other tests
 
 
-@pytest.mark.parametrize("drafter", [None, "prompt_lookup"])
-@pytest.mark.parametrize("verify", ["dense", SPARSE, COMMIT], ids=["dense", "sparse", "commit"])
+@pytest.mark.parametrize(
+    ("drafter", "verify"),
+    by_tier(
+        product([None, "prompt_lookup"], VERIFY),
+        [("prompt_lookup", "dense"), (None, SPARSE), ("prompt_lookup", COMMIT)],
+    ),
+)
 def test_six_requests_with_a_cache_for_two(drafter: str | None, verify: Any) -> None:
     """What a preempted request wrote by sparse passes is read densely: a lossy text may change then."""
 
@@ -151,8 +157,9 @@ def test_six_requests_with_a_cache_for_two(drafter: str | None, verify: Any) -> 
     engine_of()  # without the limit, for other tests
 
 
-@pytest.mark.parametrize("drafts", [1, 5, 63])
-@pytest.mark.parametrize("verify", ["dense", SPARSE, COMMIT], ids=["dense", "sparse", "commit"])
+@pytest.mark.parametrize(
+    ("verify", "drafts"), by_tier(product(VERIFY, [1, 5, 63]), [("dense", 63), (SPARSE, 5), (COMMIT, 1)])
+)
 def test_a_prompt_that_can_never_fit_is_refused_and_an_answer_ends_where_the_cache_is_full(
     verify: Any, drafts: int
 ) -> None:
@@ -322,7 +329,7 @@ def test_a_mode_that_the_graph_was_not_built_for_is_refused() -> None:
         engine.add_request(Case(0).request("twice"))
 
 
-@pytest.mark.parametrize("number", [0, 2, 3, 6, 7])
+@pytest.mark.parametrize("number", by_tier([0, 2, 3, 6, 7], [2, 3]))
 def test_an_answer_goes_on_in_another_engine(number: int) -> None:
     whole, case = alone(number, "prompt_lookup"), CASES[number]
     for cut in {0, 1, len(whole) // 2, len(whole) - 1}:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiers
 from numpy.typing import NDArray
 from settings import F32
-from tiny_checkpoints import TINY, by_tier
+from tiny_checkpoints import FIRST, TINY, by_tier
 
 from ovspec.runtime import model_runner
 from ovspec.runtime.attention_config import AttentionConfig
@@ -127,8 +129,10 @@ def logits(name: str, folder: Path, sparse: bool, prompt: NDArray[np.int64]) -> 
     return np.concatenate(found)
 
 
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-@pytest.mark.parametrize("name", by_tier(NATIVE))
+@pytest.mark.parametrize(
+    ("name", "sparse"),
+    tiers.by_tier(product(NATIVE, (False, True)), [(name, name in SPARSE) for name in FIRST]),
+)
 def test_computes_what_the_nodes_have_computed(
     name: str,
     sparse: bool,

@@ -116,7 +116,7 @@ def answers(engine: LLMEngine, texts: list[list[int]], **options: Any) -> list[l
     return [[*tokens, *found[str(i)]] for i, tokens in enumerate(prompts)]
 
 
-@pytest.mark.parametrize("together", [1, 4])
+@pytest.mark.parametrize("together", by_tier([1, 4], [4]))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("count", by_tier([4, 30], [4]))
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])

@@ -16,7 +16,7 @@ from ops.mlps import FORMATS as MLP_FORMATS
 from ops.mlps import Mlp
 from ops.passes import OpsPass, attention_tensors, evaluate
 from ops.test_block_select import Selection
-from ops.test_cache_write import Written, test_any_sizes
+from ops.test_cache_write import Written, test_rows_in_their_slots
 from ops.test_expert_budget import tensors_of as budget_tensors
 from ops.test_gated_mlp import rows_of, tensors_of
 from ops.test_key_summary import UNTOUCHED, check_summaries, inputs_of, reference
@@ -80,6 +80,7 @@ def _gated_mlp_sizes(chance: random.Random) -> Given:
 def _expert_sizes(chance: random.Random) -> Given:
     return {
         "fmt": chance.choice(EXPERT_FORMATS),
+        "group": 32,
         "sizes": [chance.randint(1, 9), chance.randint(1, 9)],
         "odd": chance.random() < 0.5,
         "experts": chance.randint(1, 9),
@@ -120,7 +121,7 @@ def _budget_sizes(chance: random.Random) -> Given:
 def _write_sizes(chance: random.Random) -> Given:
     return {
         "seed": chance.randrange(SEEDS),
-        "size": 8 * chance.randint(1, 40),
+        "sizes": [8 * chance.randint(1, 40), 8 * chance.randint(1, 40)],
         "heads": chance.randint(1, 5),
         "rows": chance.randint(1, 96),
     }
@@ -197,7 +198,7 @@ def _select(s: Given) -> tuple[Tensors, Given]:
 
 def _write(s: Given) -> tuple[Tensors, Given]:
     slots = np.random.default_rng(s["seed"]).permutation(96)[: s["rows"]].tolist()
-    case = Written(slots, s["heads"], s["size"], 8 * s["heads"], s["seed"])
+    case = Written(slots, s["heads"], *s["sizes"], s["seed"])
     return case.tensors, case.attributes
 
 
@@ -241,7 +242,7 @@ CASES: Mapping[str, Case] = {
     "ExpertBudget": (_budget_sizes, _budget, _compare_budget),
     "Linear": (_linear_sizes, _linear, _inner(test_random_layers)),
     "VerifyAttention": (_pass_sizes, _attention, _inner(test_random_passes)),
-    "CacheWrite": (_write_sizes, _write, _inner(test_any_sizes)),
+    "CacheWrite": (_write_sizes, _write, _inner(test_rows_in_their_slots)),
     "KeySummary": (_pass_sizes, _summary, _compare_summary),
     "BlockSelect": (_select_sizes, _select, lambda isa, **s: _selection(s).check() and None),
 }

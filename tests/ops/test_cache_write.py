@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ops.caches import BLOCK
-from ops.conftest import runnable
 from ops.passes import compile_op, evaluate, infer, parameters
+from ops.properties import examples
 from ops.stock import StockRunner, stock_model
 from ops.test_stock_graph import PRECISIONS
 
@@ -21,6 +21,7 @@ from ovspec_ops import loader
 from ovspec_ops.cache_write.reference import cache_write, rounded
 
 POISON = 0xA5
+SIZE = st.integers(1, 9).map(lambda eighths: 8 * eighths) | st.sampled_from([96, 128, 256, 320])
 SLOTS = [70, 3, 31, 32, 64, 95, 0]
 
 
@@ -58,17 +59,6 @@ def assert_written(
         assert far <= (0 if exact else 1)
 
 
-@pytest.mark.parametrize("k_size", [8, 16, 24, 40, 64, 72, 128, 256])
-@pytest.mark.parametrize("v_size", [8, 64, 96])
-def test_rows_in_their_slots(isa: str, k_size: int, v_size: int) -> None:
-    """And nothing beside them."""
-    case = Written(SLOTS, kv_heads=3, k_size=k_size, v_size=v_size, seed=k_size)
-    expected = case.expected()
-    (found,) = evaluate("CacheWrite", case.tensors, case.attributes)
-    assert found.shape == (len(SLOTS), 0)
-    assert_written(case.caches, expected, exact=isa != "plain")
-
-
 def test_numbers_are_copied(isa: str) -> None:
     """Those that are none too."""
     case = Written(SLOTS, kv_heads=3, k_size=24, v_size=40)
@@ -80,25 +70,20 @@ def test_numbers_are_copied(isa: str) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(
-    isa=st.sampled_from(runnable()),
     seed=st.integers(0, 2**31),
-    size=st.integers(1, 40).map(lambda count: 8 * count),
+    sizes=st.tuples(SIZE, SIZE),
     heads=st.integers(1, 5),
     rows=st.integers(1, 96),
 )
-def test_any_sizes(isa: str, seed: int, size: int, heads: int, rows: int) -> None:
-    before = loader.active_isa()
-    loader.set_isa(isa)
-    try:
-        slots = np.random.default_rng(seed).permutation(96)[:rows].tolist()
-        case = Written(slots, heads, size, 8 * heads, seed)
-        expected = case.expected()
-        evaluate("CacheWrite", case.tensors, case.attributes)
-        assert_written(case.caches, expected, exact=isa != "plain")
-    finally:
-        loader.set_isa(before)
+def test_rows_in_their_slots(isa: str, seed: int, sizes: tuple[int, int], heads: int, rows: int) -> None:
+    """And nothing beside them."""
+    case = Written(np.random.default_rng(seed).permutation(96)[:rows].tolist(), heads, *sizes, seed)
+    expected = case.expected()
+    (found,) = evaluate("CacheWrite", case.tensors, case.attributes)
+    assert found.shape == (rows, 0)
+    assert_written(case.caches, expected, exact=isa != "plain")
 
 
 ODD = {
@@ -122,7 +107,8 @@ NO_NUMBERS = {
 
 
 @pytest.mark.parametrize("name", [*ODD, *NO_NUMBERS])
-@pytest.mark.parametrize("size", [8, 24, 64])
+@examples(3)
+@given(size=SIZE)
 def test_odd_rows(isa: str, name: str, size: int) -> None:
     """A head that is not finite has no number, and the heads beside it have theirs."""
     case = Written(SLOTS, kv_heads=3, k_size=size, v_size=8)

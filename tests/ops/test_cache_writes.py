@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import numpy as np
 import openvino as ov
@@ -42,8 +43,7 @@ def model_of(ours: bool) -> ov.Model:
     return model
 
 
-@pytest.mark.parametrize("ours", [False, True])
-@pytest.mark.parametrize("streams", by_tier([1, 2], [2]))
+@pytest.mark.parametrize(("streams", "ours"), by_tier(product([1, 2], [False, True]), [(2, True)]))
 def test_many_passes_and_threads_in_the_plugin(streams: int, ours: bool) -> None:
     properties = {**PRECISIONS["f32"], "INFERENCE_NUM_THREADS": "2", "NUM_STREAMS": str(streams)}
     model = model_of(ours)
@@ -55,7 +55,7 @@ def test_many_passes_and_threads_in_the_plugin(streams: int, ours: bool) -> None
         assert all(np.array_equal(a, b) for a, b in zip(outputs, alone, strict=True))
 
 
-@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("ours", by_tier([False, True], [True]))
 def test_requests_of_one_compiled_model_in_the_plugin(ours: bool) -> None:
     """Workspaces of the operation are shared by all requests of a process; caches are not."""
     runners = [StockRunner(model_of(ours), BLOCKS, **PRECISIONS["f32"])]

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ops.experts import Experts
 from ops.mlps import Mlp
 from ops.passes import OpsPass, attention_tensors
+from ops.properties import examples
 from ops.test_block_select import Selection
 from ops.test_cache_write import Written
 from ops.test_gated_mlp import rows_of, tensors_of
@@ -102,7 +103,7 @@ def hostile_shapes(draw: st.DrawFn, shape: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("op_type", CASES)
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(data=st.data())
 def test_hostile_shapes_at_run_time_are_refused_or_fit(op_type: str, data: st.DataObject) -> None:
     """Types, ranks and sizes that the model left open: an error that names the operation, or a result."""

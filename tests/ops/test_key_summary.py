@@ -5,9 +5,12 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ops.caches import FORMATS, write_block
 from ops.passes import OpsPass, compile_op, evaluate, infer
+from ops.properties import examples
 
 from ovspec_ops import loader
 from ovspec_ops.key_summary.reference import PARTS, key_summary, means, summary_bytes
@@ -51,9 +54,17 @@ def check_summaries(expected: NDArray[np.uint8], got: NDArray[np.uint8], k_size:
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("k_size", [8, 24, 40, 64, 72, 80, 96, 128, 256])
-def test_summaries_of_the_written_blocks(isa: str, fmt: str, k_size: int) -> None:
-    case = OpsPass(SEQUENCES, kv_heads=3, k_size=k_size, v_size=8, fmt=fmt)
+@examples(4)
+@given(
+    k_size=st.integers(1, 12).map(lambda eighths: 8 * eighths) | st.sampled_from([128, 256]),
+    lengths=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 64)), min_size=1, max_size=4),
+    seed=st.integers(0, 2**31),
+)
+def test_summaries_of_the_written_blocks(
+    isa: str, fmt: str, k_size: int, lengths: list[tuple[int, int]], seed: int
+) -> None:
+    sequences = [(past, rows, True) for past, rows in lengths]
+    case = OpsPass(sequences, kv_heads=3, k_size=k_size, v_size=8, fmt=fmt, seed=seed)
     tensors, summary = inputs_of(case)
     token = evaluate("KeySummary", tensors, sizes(case))[0]
     assert token.tolist() == [0]

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from ops.compare import ROUNDED_TOLERANCE, ROUNDS, assert_close
 from ops.passes import compile_op, evaluate, infer
+from tiers import by_tier
 
 import ovspec_ops
 from ovspec_ops import loader
@@ -34,13 +35,10 @@ FORMS = [
     *((fmt, 1, 32) for fmt in NUMBERS),
     ("bf16", 1, 16),
 ]
-every_form = pytest.mark.parametrize(("fmt", "groups", "row_bits"), FORMS)
 ONE_GROUP = [form for form in FORMS if form[1] == 1]
-every_number = pytest.mark.parametrize(
-    ("fmt", "row_bits"), [(fmt, bits) for fmt, _, bits in FORMS if fmt in NUMBERS]
-)
-
-
+# Every format and every number of row bits; the rest of FORMS differs in groups.
+SOME_FORMS = [*ONE_GROUP, ("u8", 16, 8), ("u4", 8, 8), ("u4", 4, 16), ("u4", 8, 32)]
+some_forms = pytest.mark.parametrize(("fmt", "groups", "row_bits"), SOME_FORMS)
 both_roundings = pytest.mark.parametrize("row_bits", [16, 8])
 
 
@@ -123,26 +121,12 @@ def check(layers: Layers, hidden: NDArray[np.float32] | int) -> list[NDArray[np.
     return got
 
 
-@both_roundings
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 16, 17, 40, 300])
-@pytest.mark.parametrize(("fmt", "groups"), [("u8", 1), ("u4", 1), ("u4", 2), ("u4", 8)])
-def test_rows(isa: str, fmt: str, groups: int, rows: int, row_bits: int) -> None:
-    """Groups of 128 and 32: whole tiles, and less than one."""
-    check(Layers(256, (80,), fmt, groups, row_bits), rows)
-
-
-@every_form
+@some_forms
 @pytest.mark.parametrize(
-    "sizes",
-    [
-        (7 * 32 - 5,),
-        pytest.param((17 * 32,), marks=pytest.mark.slow),
-        pytest.param((26 * 32 - 1,), marks=pytest.mark.slow),
-        (500, 3, 550),
-    ],
+    "sizes", by_tier([[7 * 32 - 5], [17 * 32], [26 * 32 - 1], [500, 3, 550]], [[500, 3, 550]])
 )
 def test_one_row_takes_several_panels(
-    isa: str, fmt: str, groups: int, row_bits: int, sizes: tuple[int, ...]
+    isa: str, fmt: str, groups: int, row_bits: int, sizes: list[int]
 ) -> None:
     """Of 7, 17, 26 and 35 panels, threads take up to four together. The bits are those beside other rows."""
     layers = Layers(600 if groups == 1 else 256, sizes, fmt, groups, row_bits)
@@ -151,25 +135,12 @@ def test_one_row_takes_several_panels(
         assert np.array_equal(alone, among[:1])
 
 
-@both_roundings
-@pytest.mark.parametrize("inputs", [1, 15, 64, 72, 200, 1000])
-@pytest.mark.parametrize("fmt", ["u8", "u4"])
-def test_odd_inputs(isa: str, fmt: str, inputs: int, row_bits: int) -> None:
-    check(Layers(inputs, (33,), fmt, row_bits=row_bits), 5)
-
-
-@both_roundings
-@pytest.mark.parametrize("sizes", [(1,), (15, 17), (64, 16, 16), (100, 3, 50)])
-def test_several_outputs(isa: str, sizes: tuple[int, ...], row_bits: int) -> None:
-    check(Layers(96, sizes, "u8", row_bits=row_bits), 6)
-
-
 def test_more_dimensions(isa: str) -> None:
     layers = Layers(64, (20,))
     check(layers, layers.rows(6).reshape(2, 3, 64))
 
 
-@every_form
+@some_forms
 def test_a_row_does_not_depend_on_the_others(isa: str, fmt: str, groups: int, row_bits: int) -> None:
     """Bit-identical for any number of other rows: more than a block, a round of 256, a wave of 1,024."""
     layers = Layers(256, (48, 32), fmt, groups, row_bits)
@@ -181,7 +152,7 @@ def test_a_row_does_not_depend_on_the_others(isa: str, fmt: str, groups: int, ro
             np.testing.assert_array_equal(some, all_rows[rows])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", by_tier(range(6), (0, 1)))
 def test_any_split_of_the_rows_gives_the_same_bits(isa: str, seed: int) -> None:
     """Shapes, formats and splits at random; prompts of up to 700 rows beside passes of few."""
     rng = np.random.default_rng(seed)
@@ -199,24 +170,6 @@ def test_any_split_of_the_rows_gives_the_same_bits(isa: str, seed: int) -> None:
         first += count
         for all_rows, part in zip(together, layers.run(hidden[some]), strict=True):
             np.testing.assert_array_equal(part, all_rows[some])
-
-
-@every_number
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 7, 11, 12, 13, 25, 40, 300])
-def test_rows_of_floating_point_weights(isa: str, fmt: str, rows: int, row_bits: int) -> None:
-    check(Layers(300, (80, 33), fmt, row_bits=row_bits), rows)
-
-
-@every_number
-@pytest.mark.parametrize("inputs", [1, 2, 15, 17, 255, 256, 257, 1000])
-def test_odd_inputs_of_floating_point_weights(isa: str, fmt: str, inputs: int, row_bits: int) -> None:
-    check(Layers(inputs, (33, 1), fmt, row_bits=row_bits), 5)
-
-
-@pytest.mark.parametrize(("fmt", "groups"), [("u8", 1), ("u4", 1), ("u4", 10)])
-@pytest.mark.parametrize("rows", [1, 7, 40])
-def test_rows_that_are_not_rounded(isa: str, fmt: str, groups: int, rows: int) -> None:
-    check(Layers(400, (50,), fmt, groups, 32), rows)
 
 
 def test_pairs_of_bf16_have_the_same_bits_with_and_without_their_instruction(isa: str) -> None:
@@ -237,14 +190,6 @@ def test_no_rows(isa: str) -> None:
     layers = Layers(64, (40,))
     (got,) = layers.run(np.zeros((0, 64), np.float32))
     assert got.shape == (0, 40)
-
-
-@both_roundings
-@pytest.mark.parametrize("fmt", TOPS)
-@pytest.mark.parametrize("group", [8, 24, 40, 168])
-def test_groups_of_any_size(isa: str, group: int, fmt: str, row_bits: int) -> None:
-    """Less than a tile, and no multiple of what shares a scale."""
-    check(Layers(10 * group, (50,), fmt, 10, row_bits), 33)
 
 
 @both_roundings

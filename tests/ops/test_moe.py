@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from ops.compare import assert_close
 from ops.experts import FORMATS, Experts, projection, route
-from ops.passes import compile_op, evaluate, infer
+from ops.passes import evaluate
 
 from ovspec_ops.moe.reference import dequantise, sparse_moe
 
@@ -44,16 +44,6 @@ def check(
     assert_close("output", output, got, tolerance)
     assert read.tolist() == [count]
     return np.asarray(got)
-
-
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize(
-    ("hidden", "intermediate"), [(64, 32), (130, 70), (256, 384), (100, 36), (34, 6), (512, 130)]
-)
-def test_odd_sizes(isa: str, fmt: str, hidden: int, intermediate: int) -> None:
-    experts = Experts(5, hidden, intermediate, fmt)
-    for rows in (1, 2, 7):
-        check(experts, *route(np.random.default_rng(rows), rows, 3, 5))
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -111,19 +101,6 @@ def test_nothing_to_multiply_is_refused(hidden: int, inner: int) -> None:
         tensors[f"{name}_scales"] = tensors[f"{name}_zero_points"] = np.zeros(0, np.uint8)
     with pytest.raises(ValueError, match=r"SparseMoE: gate weights are of shape .* at least 1 value"):
         evaluate("SparseMoE", {name: ov.Tensor(array) for name, array in tensors.items()}, {})
-
-
-@pytest.mark.parametrize("group", [32, 64, 128, 256])
-def test_groups_of_int4(isa: str, group: int) -> None:
-    for hidden, intermediate in ((512, 768), (1280, 256)):
-        experts = Experts(4, hidden, intermediate, "int4", (hidden // group, intermediate // group))
-        check(experts, *route(np.random.default_rng(0), 5, 2, 4))
-
-
-def test_groups_in_a_row_that_ends_within_a_vector(isa: str) -> None:
-    for inputs in (32 * 5, 32 * 17, 64 * 3):
-        experts = Experts(3, inputs, inputs, "int4", (inputs // 32, inputs // 32))
-        check(experts, *route(np.random.default_rng(0), 4, 2, 3))
 
 
 def test_formats_may_differ_between_projections(isa: str) -> None:
@@ -218,19 +195,6 @@ def test_errors_are_no_further_than_bf16(isa: str) -> None:
 def test_prefill_in_several_rounds() -> None:
     """More than 8,192 pairs."""
     check(Experts(4, 32, 16, "int8"), *route(np.random.default_rng(0), 3000, 3, 4))
-
-
-def test_any_number_of_threads_gives_the_same_bits() -> None:
-    experts = Experts(8, 256, 192, "int8")
-    rng = np.random.default_rng(0)
-    indices, weights = route(rng, 40, 3, 8)
-    hidden = rng.standard_normal((40, 256)).astype(np.float32)
-    tensors = tensors_of(hidden, indices, weights, experts)
-    first, second = (
-        infer(compile_op("SparseMoE", tensors, {}, INFERENCE_NUM_THREADS=threads), tensors)[0]
-        for threads in (1, 2)
-    )
-    assert np.array_equal(first, second)
 
 
 @pytest.mark.parametrize("index", [5, -2])

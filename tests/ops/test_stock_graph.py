@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from ops.compare import assert_close
 from ops.stock import StockRunner, combined_model, stock_model, table_inputs
+from tiers import by_tier
 
 from ovspec_ops.block_select.reference import block_select
 from ovspec_ops.common.cache_layout import decode_block
@@ -100,9 +101,13 @@ PASSES = [
 ]
 
 
-@pytest.mark.parametrize("window", [0, 20, 50])
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("precision", "sizes", "window"),
+    by_tier(
+        product(PRECISIONS, SIZES.values(), [0, 20, 50]),
+        [*zip(PRECISIONS, [*SIZES.values()] * 2, [0, 20, 50, 20], strict=False)],
+    ),
+)
 def test_combined_graph_is_exact_and_no_further_than_stock(
     precision: str, sizes: tuple[int, int, int, int], window: int
 ) -> None:
@@ -120,11 +125,12 @@ def test_combined_graph_is_exact_and_no_further_than_stock(
         assert np.array_equal(cache.data.view(np.uint8), stock.caches[name].data.view(np.uint8)), name
 
 
-@pytest.mark.parametrize("precision", ["u8-by-token", "u8-by-channel"])
 @pytest.mark.parametrize(
-    "sizes",
-    [pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((4, 2, 64, 64), (2, 2, 128, 96))]
-    + [(6, 1, 80, 80)],
+    ("precision", "sizes"),
+    by_tier(
+        product(["u8-by-token", "u8-by-channel"], [(4, 2, 64, 64), (2, 2, 128, 96), (6, 1, 80, 80)]),
+        [("u8-by-token", (6, 1, 80, 80))],
+    ),
 )
 def test_u8_is_no_further_than_stock_on_every_instruction_set(
     isa: str, precision: str, sizes: tuple[int, int, int, int]

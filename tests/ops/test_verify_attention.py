@@ -1,3 +1,5 @@
+"""VerifyAttention: cases of one kind; passes of every kind are in test_verify_attention_properties.py."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -10,7 +12,6 @@ from ops.passes import OpsPass, attention_tensors, compile_op, evaluate, infer
 from ovspec_ops import loader
 from ovspec_ops.verify_attention import verify_attention
 
-HEAD_SIZES = [(8, 8), (24, 24), (40, 72), (64, 64), (72, 40), (80, 80), (96, 64), (128, 128), (256, 128)]
 MIXED = [(71, 5, True), (40, 9, False), (31, 1, True), (0, 3, True), (63, 33, False), (290, 2, True)]
 
 
@@ -31,28 +32,8 @@ def check(case: OpsPass) -> None:
     assert_close("VerifyAttention", reference, run(case), tolerance(case.fmt))
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("sizes", HEAD_SIZES, ids=lambda s: f"k{s[0]}-v{s[1]}")
-@pytest.mark.parametrize("rows", [1, 7])
-def test_head_sizes_and_precisions(isa: str, fmt: str, sizes: tuple[int, int], rows: int) -> None:
-    check(OpsPass([(70, rows, True)], kv_heads=3, group=2, k_size=sizes[0], v_size=sizes[1], fmt=fmt))
-
-
 @pytest.mark.parametrize("fmt", ["f32", "u8_token"])
-@pytest.mark.parametrize("group", [1, 3, 8])
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 16, 33, 64])
-def test_rows_and_groups(isa: str, fmt: str, group: int, rows: int) -> None:
-    check(OpsPass([(45, rows, True)], kv_heads=2, group=group, k_size=40, v_size=24, fmt=fmt))
-
-
-@pytest.mark.parametrize("past", [0, 1, 29, 30, 31, 32, 33, 63, 64, 255, 256, 257, 600])
-@pytest.mark.parametrize("rows", [1, 3, 8])
-def test_contexts_around_block_and_chunk_borders(isa: str, past: int, rows: int) -> None:
-    check(OpsPass([(past, rows, True)], k_size=24, v_size=16, fmt="u8_token"))
-
-
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_sequences_of_all_kinds_in_one_pass(isa: str, fmt: str) -> None:
+def test_rows_that_are_not_verified_are_copied(isa: str, fmt: str) -> None:
     case = OpsPass(MIXED, kv_heads=2, group=3, k_size=72, v_size=40, fmt=fmt)
     check(case)
     out = run(case)
@@ -60,20 +41,6 @@ def test_sequences_of_all_kinds_in_one_pass(isa: str, fmt: str) -> None:
         begin, end = case.inputs["subsequence_begins"][s : s + 2]
         copied = np.array_equal(out[begin:end], case.inputs["attention"][begin:end])
         assert copied != verified, f"sequence {s}"
-
-
-@pytest.mark.parametrize("window", [1, 5, 31, 32, 33, 64, 100, 10_000])
-@pytest.mark.parametrize("rows", [1, 6, 40])
-def test_sliding_window(isa: str, window: int, rows: int) -> None:
-    check(OpsPass([(150, rows, True), (10, 3, True)], window=window, k_size=24, v_size=24))
-
-
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("window", [0, 3, 70])
-@pytest.mark.parametrize("sinks", [False, True])
-def test_trees(isa: str, fmt: str, window: int, sinks: bool) -> None:
-    case = OpsPass([*MIXED, (40, 64, True)], tree=True, sinks=sinks, window=window, fmt=fmt, k_size=24)
-    check(case)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 40])
@@ -91,14 +58,6 @@ def test_a_sink_above_every_score_takes_the_weight(isa: str, rows: int) -> None:
     out = run(case).reshape(rows, 4, -1)
     assert np.abs(out[:, :3]).max() > 0.0
     assert not out[:, 3].any()
-
-
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("keep", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("window", [0, 70])
-def test_selected_blocks(isa: str, fmt: str, keep: float, window: int) -> None:
-    case = OpsPass(MIXED, keep=keep, fmt=fmt, kv_heads=3, k_size=40, v_size=24, window=window, seed=3)
-    check(case)
 
 
 def test_selection_of_every_block_is_bitwise_dense(isa: str) -> None:
@@ -139,7 +98,7 @@ def test_batch_does_not_change_a_sequence(isa: str) -> None:
     assert np.array_equal(together[rows], run(alone)[rows])
 
 
-@pytest.mark.parametrize("fmt", ["f32", "u8_token", "u8_channel"])
+@pytest.mark.parametrize("fmt", ["f32", "u8_token"])
 def test_compiled_graph_and_thread_counts_agree_bitwise(isa: str, fmt: str) -> None:
     case = OpsPass([*MIXED, (3000, 8, True)], fmt=fmt, kv_heads=2, k_size=64, v_size=64)
     tensors = attention_tensors(case)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ops.caches import BLOCK
 from ops.compare import assert_close
 from ops.passes import OpsPass, attention_tensors, evaluate
+from ops.properties import examples
 from ops.test_verify_attention import tolerance
 
 from ovspec_ops.verify_attention import verify_attention
 
 FORMATS = ("f32", "f16", "bf16", "u8_token")
+ROWS = st.integers(1, 4) | st.integers(5, 40)  # few rows and many go different ways
 WRONG = {"NaN": np.nan, "infinity": np.inf}
 
 
@@ -46,10 +50,10 @@ def assert_same(expected: NDArray[np.float32], got: NDArray[np.float32], rows: l
     assert not differ, f"rows {differ} differ: {got[differ[0]]}"
 
 
-@pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("cache", ["key_cache", "value_cache"])
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("rows", [2, 3, 9, 40])
+@examples(4)
+@given(wrong=st.sampled_from([*WRONG]), rows=st.integers(2, 4) | st.integers(5, 40))
 def test_a_later_row_that_is_not_finite(isa: str, fmt: str, cache: str, wrong: str, rows: int) -> None:
     clean, spoilt = (
         OpsPass([(45, rows, True)], fmt=fmt, group=1, k_size=24, v_size=40, sinks=True) for _ in range(2)
@@ -64,7 +68,8 @@ def test_a_later_row_that_is_not_finite(isa: str, fmt: str, cache: str, wrong: s
 
 
 @pytest.mark.parametrize("fmt", [*FORMATS, "u8_channel"])
-@pytest.mark.parametrize("rows", [1, 2, 9, 40])
+@examples(4)
+@given(rows=ROWS)
 def test_a_seen_key_that_is_nan_takes_no_weight(isa: str, fmt: str, rows: int) -> None:
     """Nor does its value: the last row is as with a window that begins after both. Without another key a row
     is NaN."""
@@ -84,8 +89,8 @@ def test_a_seen_key_that_is_nan_takes_no_weight(isa: str, fmt: str, rows: int) -
 
 
 @pytest.mark.parametrize("fmt", [*FORMATS, "u8_channel"])
-@pytest.mark.parametrize("sinks", [False, True])
-@pytest.mark.parametrize("rows", [1, 2, 9, 40])
+@examples(3)
+@given(sinks=st.booleans(), rows=ROWS)
 def test_a_query_that_is_nan(isa: str, fmt: str, sinks: bool, rows: int) -> None:
     """Its own row is NaN, also where a sink could take all of the weight."""
     clean, spoilt = (OpsPass([(700, rows, True)], fmt=fmt, group=2, sinks=sinks) for _ in range(2))
@@ -96,7 +101,8 @@ def test_a_query_that_is_nan(isa: str, fmt: str, sinks: bool, rows: int) -> None
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("rows", [4, 20])
+@examples(3)
+@given(rows=st.integers(4, 40))
 def test_another_branch_that_is_not_finite(isa: str, fmt: str, rows: int) -> None:
     clean, spoilt = (OpsPass([(61, rows, True)], fmt=fmt) for _ in range(2))
     for case in (clean, spoilt):  # row 1 and the rows after it are branches from row 0
@@ -114,7 +120,8 @@ def test_a_later_block_by_channel_that_is_not_finite(isa: str, wrong: str) -> No
 
 
 @pytest.mark.parametrize("fmt", [*FORMATS, "u8_channel"])
-@pytest.mark.parametrize("rows", [1, 12])
+@examples(3)
+@given(rows=ROWS)
 def test_blocks_behind_the_window_are_not_read(isa: str, fmt: str, rows: int) -> None:
     """The window of 40 tokens begins in block 3; block 2, the even one before it, may be recycled memory."""
     clean, spoilt = (OpsPass([(145, rows, True)], fmt=fmt, window=40) for _ in range(2))

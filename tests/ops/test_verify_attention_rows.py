@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ops.caches import BLOCK
 from ops.passes import OpsPass, attention_tensors, compile_op, evaluate, infer, random_parents
+from ops.properties import examples
 from tiers import by_tier
 
 FORMATS = ("f32", "f16", "bf16", "u8_token", "u8_channel")
 MOVABLE = FORMATS[:-1]  # by channel, a block's scales follow all of its tokens
-SHAPES = {
-    "group 2": {"group": 2, "k_size": 64, "v_size": 64},
-    "group 1, odd sizes, window, sinks": {
-        "group": 1,
-        "k_size": 24,
-        "v_size": 72,
-        "window": 70,
-        "sinks": True,
-    },
-    "group 3": {"group": 3, "k_size": 40, "v_size": 24},
-    "group 8": {"group": 8, "k_size": 128, "v_size": 128, "kv_heads": 1},
-}
+SHAPE = st.sampled_from(
+    [
+        {"group": 2, "k_size": 64, "v_size": 64},
+        {"group": 1, "k_size": 24, "v_size": 72, "window": 70, "sinks": True},
+        {"group": 3, "k_size": 40, "v_size": 24},
+        {"group": 8, "k_size": 128, "v_size": 128, "kv_heads": 1},
+    ]
+)
+PAST = st.integers(0, 70) | st.sampled_from([500, 505, 1000])
 
 
 def run(case: OpsPass) -> NDArray[np.float32]:
@@ -51,22 +52,13 @@ def assert_bits(name: str, expected: NDArray[np.float32], got: NDArray[np.float3
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(
-    ("past", "rows"), by_tier([(0, 70), (45, 33), (500, 20), (1000, 130)], [(45, 33), (500, 20)])
-)
-def test_any_number_of_rows(isa: str, fmt: str, shape: str, past: int, rows: int) -> None:
-    whole = OpsPass([(past, rows, True)], fmt=fmt, **SHAPES[shape])
-    together, apart = run(whole), np.zeros((0, 0), np.float32)
-    sizes = np.random.default_rng(rows).choice([1, 1, 2, 3, 4, 5, 9, 17, 65], rows)
-    parts, first = [], 0
-    for size in sizes.tolist():
-        last = min(first + size, rows)
-        if first < rows:
-            parts.append(run(some_rows(whole, past + first, list(range(first, last)))))
-        first = last
-    apart = np.concatenate(parts)
-    assert_bits(f"{rows} rows behind {past}", together, apart)
+@examples(4)
+@given(SHAPE, PAST, st.lists(st.sampled_from([1, 2, 3, 4, 5, 9, 17, 65]), min_size=2, max_size=6))
+def test_any_number_of_rows(isa: str, fmt: str, shape: dict[str, Any], past: int, sizes: list[int]) -> None:
+    whole = OpsPass([(past, sum(sizes), True)], fmt=fmt, **shape)
+    ends = np.cumsum([0, *sizes]).tolist()
+    parts = [run(some_rows(whole, past + first, [*range(first, end)])) for first, end in pairwise(ends)]
+    assert_bits(f"{sizes} rows behind {past}", run(whole), np.concatenate(parts))
 
 
 def _move_rows(case: OpsPass, past: int, slots: list[int]) -> dict[str, NDArray[Any]]:
@@ -85,13 +77,15 @@ def _move_rows(case: OpsPass, past: int, slots: list[int]) -> dict[str, NDArray[
 
 
 @pytest.mark.parametrize("fmt", MOVABLE)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("past", "nodes"), [(0, 9), (20, 2), (30, 12), (61, 40), (505, 24), (500, 64)])
-def test_a_path_of_a_tree_is_its_chain(isa: str, fmt: str, shape: str, past: int, nodes: int) -> None:
-    rng = np.random.default_rng(nodes)
+@examples(6)
+@given(SHAPE, PAST, st.integers(2, 12) | st.integers(13, 64), st.integers(0, 2**31))
+def test_a_path_of_a_tree_is_its_chain(
+    isa: str, fmt: str, shape: dict[str, Any], past: int, nodes: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
     path = sorted(rng.choice(nodes, max(2, nodes // 2), replace=False).tolist())
     path[-1] = nodes - 1  # so that the chain's cache is as long as the tree's
-    chain = OpsPass([(past, nodes, True)], fmt=fmt, **SHAPES[shape])
+    chain = OpsPass([(past, nodes, True)], fmt=fmt, **shape)
     parents = np.array(random_parents(rng, nodes), np.int32)
     parents[path] = [-1, *path[:-1]]
     tree = some_rows(chain, past, list(range(nodes)))
@@ -105,7 +99,7 @@ def test_a_path_of_a_tree_is_its_chain(isa: str, fmt: str, shape: str, past: int
     assert_bits(f"path {path}", run(alone), run(tree)[path])
 
 
-@pytest.mark.parametrize("fmt", by_tier(FORMATS, ("bf16", "u8_token", "u8_channel")))
+@pytest.mark.parametrize("fmt", by_tier(FORMATS, ("bf16", "u8_token")))
 def test_other_sequences_and_threads(isa: str, fmt: str) -> None:
     sequences = [(70, 5, True), (0, 90, True), (900, 1, True), (31, 64, True), (3000, 2, True)]
     whole = OpsPass(sequences, fmt=fmt, k_size=64, v_size=64)
@@ -126,7 +120,8 @@ def test_other_sequences_and_threads(isa: str, fmt: str) -> None:
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("rows", [3, 7, 40])
+@examples(4)
+@given(st.integers(3, 40))
 def test_the_first_rows_of_a_tree(isa: str, fmt: str, rows: int) -> None:
     """Also where a row is the first of a block, so that the rows before it do not read that block."""
     whole = OpsPass([(62, rows, True)], group=1, fmt=fmt)

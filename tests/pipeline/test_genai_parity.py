@@ -84,6 +84,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+# Options that the others have one by one.
+SECOND = {
+    *("unused stop_token_ids", "ignore_eos with stop_token_ids", "min_new_tokens and stop_token_ids"),
+    *("max_new_tokens before max_length", "repetition_penalty below one"),
+}
+
+
 @pytest.fixture(scope="module")
 def genai(demo_ir: Path) -> openvino_genai.LLMPipeline:
     return openvino_genai.LLMPipeline(demo_ir, "CPU", **F32)
@@ -116,7 +123,7 @@ def plain(genai: openvino_genai.LLMPipeline) -> dict[str, list[int]]:
     return answers
 
 
-@pytest.mark.parametrize("name", KEYWORDS)
+@pytest.mark.parametrize("name", by_tier(KEYWORDS, KEYWORDS.keys() - SECOND))
 def test_keywords(
     drafting: ovspec.LLMPipeline,
     genai: openvino_genai.LLMPipeline,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from settings import F32
+from tiers import by_tier
 
 from ovspec.runtime import gpu_rows
 from ovspec.runtime.attention_config import AttentionConfig
@@ -141,7 +142,7 @@ def test_a_pass_that_raises_gives_the_blocks_of_added_rows_back(
     assert runner.forward([rows]).logits.shape == (1, 4096)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", by_tier(RULES, ("sparse",)))
 def test_the_same_logits(demo_ir: Path, name: str) -> None:
     rng = np.random.default_rng(3)
     tokens = [[rng.integers(2, 4096, count) for count, *_ in step] for step in LIFE]

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from ops.compare import ROUNDED_TOLERANCE
 from settings import F32
+from tiers import by_tier
 
 from ovspec.runtime import model_runner
 from ovspec.runtime.attention_config import AttentionConfig
@@ -51,8 +53,13 @@ def logits(runner: ModelRunner) -> NDArray[np.float32]:
     return np.concatenate(found)
 
 
-@pytest.mark.parametrize("name", ["qwen3-0.6b", "llama-3.1-8b"])
-@pytest.mark.parametrize("weight_format", ["int8", "int4", "fp16"])
+@pytest.mark.parametrize(
+    ("name", "weight_format"),
+    by_tier(
+        product(["qwen3-0.6b", "llama-3.1-8b"], ["int8", "int4", "fp16"]),
+        [("qwen3-0.6b", "int4"), ("llama-3.1-8b", "int8")],
+    ),
+)
 def test_the_layers_of_a_model(name: str, weight_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     joined = logits(ModelRunner(model(name, weight_format), properties=F32))
     monkeypatch.setattr(model_runner, "lower", lambda *graph, joins: lower(*graph, joins=False))

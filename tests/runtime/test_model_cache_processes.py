@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from runtime.kept_models import Said, entries, logits, start
+from tiers import by_tier
 
 START = """
 import sys
@@ -28,7 +29,7 @@ def process(folder: Path, place: Path, before: str = "") -> subprocess.Popen[str
 
 
 class TestProcesses:
-    @pytest.mark.parametrize("name", ["compile_paged", "checksums.keep"])
+    @pytest.mark.parametrize("name", by_tier(["compile_paged", "checksums.keep"], ["checksums.keep"]))
     def test_killed_while_it_writes(
         self, name: str, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
     ) -> None:
@@ -70,7 +71,7 @@ class TestProcesses:
         assert f"CACHE_DIR={tmp_path} can't be written" in said[0]
         assert not list(tmp_path.iterdir())
 
-    @pytest.mark.parametrize("room", [0, 3 << 20], ids=["for nothing", "for no thread's stack"])
+    @pytest.mark.parametrize("room", by_tier([0, 3 << 20], [3 << 20]))
     def test_a_machine_that_is_short_of_memory_for_now(
         self, room: int, tmp_path: Path, compiled: NDArray[np.float32], demo_ir: Path, said: Said
     ) -> None:

@@ -102,7 +102,7 @@ def architectures(draw: st.DrawFn) -> tuple[ModelShape, str, int]:
     return shape, fmt, unit
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(architecture=architectures())
 def test_a_random_architecture_runs_and_computes_the_same(architecture: tuple[ModelShape, str, int]) -> None:
     shape, fmt, group_size = architecture

@@ -91,7 +91,7 @@ def served(checkpoint: Path, out: Path, text: NDArray[np.int64]) -> list[list[in
     return tokens
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", model_types())
 def test_tokens_or_a_refusal(kind: str, tmp_path: Path, text: NDArray[np.int64]) -> None:
     torch.manual_seed(3)

@@ -286,7 +286,11 @@ def test_wrong_settings_are_refused(make: Any, message: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("drafter", ["prompt_lookup", Suffix(), SparseSelf(), LayerSkip(), Auto(), None])
+# SparseSelf drafts nothing where it would read everything.
+SMALL = ovspec.SparseVerify(budget=64)
+
+
+@pytest.mark.parametrize("drafter", ["prompt_lookup", Suffix(), SparseSelf(SMALL), LayerSkip(), Auto(), None])
 def test_pipelines_of_every_choice_give_the_text_of_plain_decoding(demo_ir: Path, drafter: Any) -> None:
     model = ovspec.draft_model(demo_ir / "draft") if drafter in (None, Auto()) else None
     pipeline = ovspec.LLMPipeline(demo_ir, "CPU", draft_model=model, drafter=drafter, **F32)

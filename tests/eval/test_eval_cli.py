@@ -38,7 +38,7 @@ def test_table_json_and_picture(
     assert eval_fidelity("-m", demo_ir, "--prompts", prompts, *lengths, *files, *F32) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    assert "drafter: assistant, at most 3 tokens a round; inference f32, keys f32, values f32" in captured.out
+    assert "drafter: auto, at most 3 tokens a round; inference f32, keys f32, values f32" in captured.out
     assert "budget 64: LOSSY, sparse verification approximates the model" in captured.out
     assert {"free running", "budget 64"} <= {line.strip()[:12].strip() for line in captured.out.splitlines()}
     picture = (tmp_path / "report.png").read_bytes()
@@ -51,7 +51,7 @@ def check_json(report: dict[str, object], demo_ir: Path) -> None:
     expected = {
         "model": str(demo_ir),
         "weight_format": "fp16",
-        "drafter": "assistant",
+        "drafter": "auto",
         "draft_model": str(demo_ir / "draft"),
         "num_assistant_tokens": 3,
         "max_new_tokens": 8,

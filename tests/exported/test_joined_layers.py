@@ -40,12 +40,12 @@ LEFT = {
     "Qwen3.5": (3, {"Linear": 1, "PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
     "Qwen3-Next": (3, {"PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
     "Falcon, new architecture": (4, {}),
-    "Gemma 3n": (32, {"MatMul": 4}),  # four streams of rows, mixed between layers
+    "Gemma 3n": (28, {"MatMul": 4}),  # four streams of rows, mixed between layers
     # Its routing sums scores that are gathered, and its experts stand in three dimensions.
     "AFMoE": (2, {"Linear": 1}),
     "AFMoE, no shared experts": (2, {"Linear": 1}),
-    "Gemma 4": (20, {}),  # every layer reads a part of its own of each token
-    "Gemma 4, sparse": (20, {"CacheWrite": 2, "KeySummary": 2}),
+    "Gemma 4": (18, {}),  # every layer reads a part of its own of each token
+    "Gemma 4, sparse": (18, {"CacheWrite": 2, "KeySummary": 2}),
     "Gemma 4, experts": (7, {"MatMul": 6}),  # experts with GELU stay OpenVINO's
     "LFM2": (4, {"Linear": 1, "MatMul": 1, "PagedCausalConv1D": 1}),
     "LFM2-MoE": (5, {"Linear": 1, "MatMul": 1, "PagedCausalConv1D": 1}),

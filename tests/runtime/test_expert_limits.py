@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, demo_ir: Path) -> Path:
 @pytest.fixture(scope="module")
 def make(folder: Path) -> Make:
     def pipeline(**settings: Any) -> LLMPipeline:
-        return LLMPipeline(folder, "CPU", **{**EXACT, **settings})
+        return LLMPipeline(folder, "CPU", **{"drafter": "none", **EXACT, **settings})
 
     return pipeline
 

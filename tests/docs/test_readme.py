@@ -8,7 +8,7 @@ import re
 import runpy
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ NOT_RUN = {
     "docker ": "needs Docker",
     "ovspec info --self-check --device": "needs a GPU; tests/bench/test_device_check.py runs it on the CPU",
     "ovspec bench verify --device": "needs a GPU",
+    "curl localhost": "needs a server; tests/serve asks the same",
     "ray start": "needs several machines; tests/serve/test_cluster.py starts a cluster",
     "RAY_ADDRESS=": "the same",
     "ray get-auth-token": "needs several machines, and the extra ray",
@@ -45,7 +46,14 @@ NOT_RUN = {
 }
 # Commands that the text names without their arguments.
 NAMES = {
-    *("ovspec batch", "ovspec bench serve", "ovspec cache save", "ovspec eval lm", "ovspec serve"),
+    *(
+        "ovspec batch",
+        "ovspec bench",
+        "ovspec bench serve",
+        "ovspec cache save",
+        "ovspec eval lm",
+        "ovspec serve",
+    ),
     "ovspec train-head",
     *("ovspec eval rag", "ovspec rag", "ovspec rag ask", "ovspec rag index"),
     *(
@@ -75,7 +83,19 @@ NAMES = {
 }
 # tests/docs/test_figures.py runs these.
 FIGURES = {figure.command for figure in figures.FIGURES.values()}
-COMMANDS = [(page, line) for page, block in code_blocks("sh") for line in block.splitlines()]
+
+
+def commands_of(block: str) -> Iterator[str]:
+    """The commands of a block; one goes on in the next line while a quotation is open."""
+    command = ""
+    for line in block.splitlines():
+        command = f"{command}\n{line}" if command else line
+        if command.count("'") % 2 == 0:
+            yield command
+            command = ""
+
+
+COMMANDS = [(page, command) for page, block in code_blocks("sh") for command in commands_of(block)]
 
 
 def is_run(command: str) -> bool:

@@ -49,6 +49,7 @@ NAMES = {
     *(
         "ovspec batch",
         "ovspec bench",
+        "ovspec eval selection",
         "ovspec bench serve",
         "ovspec cache save",
         "ovspec eval lm",

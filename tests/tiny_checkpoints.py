@@ -31,6 +31,15 @@ _ALIKE = {
     **_TOKENS,
 }
 _ALTERNATING = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+_LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _LLAMA_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 1e4,
@@ -106,12 +115,7 @@ TINY: dict[str, Tiny] = {
         "Qwen3_5TextConfig",
         0,
         head_dim=32,
-        layer_types=["linear_attention", "full_attention"],
-        linear_conv_kernel_dim=4,
-        linear_key_head_dim=16,
-        linear_value_head_dim=16,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
+        **_LINEAR,
         lacks={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
     ),
     "Qwen3-Next": _tiny(
@@ -119,23 +123,14 @@ TINY: dict[str, Tiny] = {
         0,
         moe_layers=2,
         head_dim=32,
-        layer_types=["linear_attention", "full_attention"],
-        linear_conv_kernel_dim=4,
-        linear_key_head_dim=16,
-        linear_value_head_dim=16,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        num_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
+        **_LINEAR,
+        **_EXPERTS,
         shared_expert_intermediate_size=32,
     ),
     "Qwen2-MoE": _tiny(
         "Qwen2MoeConfig",
         moe_layers=2,
-        num_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
+        **_EXPERTS,
         shared_expert_intermediate_size=32,
     ),
     "Qwen3-MoE": _tiny(
@@ -234,9 +229,7 @@ TINY: dict[str, Tiny] = {
         gated=1,
         moe_layers=1,
         layer_types=["conv", "full_attention"],
-        num_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
+        **_EXPERTS,
         num_dense_layers=1,
     ),
     "GLM": _tiny(

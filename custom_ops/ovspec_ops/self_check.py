@@ -125,7 +125,10 @@ def _check_write(core: ov.Core) -> float:
 
 
 def _check_summary(core: ov.Core, inputs: Inputs) -> float:
-    """KeySummary over a pass that writes the sequences under verification: share of mean keys that differ."""
+    """KeySummary over a pass that writes the sequences under verification: share of mean keys that differ.
+
+    1 where one differs by more than a step between its 16 numbers.
+    """
     active = np.array(VERIFIED)
     begins = np.cumsum([0, *np.where(active, ROWS, 0)]).astype(np.int32)
     size = (len(inputs["key_cache"]), KV_HEADS, summary_bytes(K_SIZE))
@@ -136,7 +139,9 @@ def _check_summary(core: ov.Core, inputs: Inputs) -> float:
     caches = {"key_cache": inputs["key_cache"], "attention": inputs["attention"][: begins[-1]]}
     _run(core, "KeySummary", caches | {"key_summary": summary, "verify_tables": tables}, SIZES)
     got, want = means(summary, K_SIZE), means(expected, K_SIZE)
-    return 1.0 - float((np.abs(got - want) <= 2e-6).mean())
+    if _worst(got, want) > 0.5:
+        return 1.0
+    return float((np.abs(got - want) > 2e-6).sum() / np.count_nonzero(want))  # others were not written
 
 
 def _check_select(core: ov.Core, inputs: Inputs, rule: str) -> tuple[float, Inputs]:
@@ -277,7 +282,7 @@ def _check_numbers(core: ov.Core, fmt: str, row_bits: int) -> float:
 
 
 def _check_layers(core: ov.Core) -> float:
-    """DecoderLayers: the steps that are no operations of their own."""
+    """DecoderLayers: some steps of rows."""
     rng = np.random.default_rng(8)
     lines = [
         "input x:72 cos:24 sin:24 w",

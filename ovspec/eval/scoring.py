@@ -15,7 +15,7 @@ from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.runtime.cache import CachedSequence
 from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runtime.tables import Rows
-from ovspec.verify.limits import MAX_VERIFY_ROWS, Limits
+from ovspec.verify.limits import MAX_VERIFY_ROWS
 from ovspec_models.sparse_verify import SparseVerify
 
 # Of a sparse pass, as if drafts of the default length had all been right.
@@ -175,7 +175,7 @@ class Scorer:
             yield runner.prefill(cached, whole, DEFAULT_MAX_NUM_BATCHED_TOKENS, True).logits[0]
             for begin in range(0, len(tokens) - 1, step):
                 read = np.array(tokens[begin : min(begin + step, len(tokens) - 1)], np.int64)
-                limits = Limits.of(self._sparse, cached.length + len(read), runner.block_size, 1.0)
+                limits = runner.limits(self._sparse, cached.length + len(read))
                 yield from runner.forward([Rows(cached, read, len(read), **limits.rows)]).logits
         finally:
             runner.release(cached)

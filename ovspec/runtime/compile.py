@@ -13,12 +13,12 @@ from ovspec.runtime.cache import CacheTensor
 from ovspec.runtime.devices import is_cpu, is_gpu, smallest_model
 from ovspec.runtime.model_check import check_config
 from ovspec_models import ModelInfo, OvspecConfig
-from ovspec_transforms import fill_empty_weights, gated_products, keep_mlps_apart, last_line
+from ovspec_transforms import CACHE_SIDES, fill_empty_weights, gated_products, keep_mlps_apart, last_line
 
 CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
 _SIDES = ("KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
 _CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", *_SIDES)
-_CACHE_INPUTS = ("key_cache.", "value_cache.", "key_summary.")
+_CACHE_INPUTS = tuple(f"{side}." for side in CACHE_SIDES)
 _STATE_INPUTS = ("conv_state_table.", "gated_delta_state_table.")
 
 

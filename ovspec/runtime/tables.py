@@ -309,8 +309,8 @@ def attended_tokens(
     much as.
 
     Args:
-        counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all; `None` for a graph that can't
-            select. The last, possibly partial block is always among those kept.
+        counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all; `None` where no
+            sequence of the pass selected. The last, possibly partial block is always among those kept.
         batch: the rows of the pass, before their sequences advanced.
         summary_share: bytes of a block's summaries as a share of its keys and values.
     """

@@ -139,7 +139,7 @@ def test_tables_stacked() -> None:
     lines = ["a:2 i:i32[?,2] = top_k x", "b:2 j:i32[?,2] = top_k y", "s:i32[2,?,2] = stack j i"]
     both("\n".join([VERSION, "input x:8 y:8", *lines, "output s i"]), [x, -x])
     lines[1] = "b:3 j:i32[?,3] = top_k y"
-    with pytest.raises(ValueError, match="joins tables of 9 and 6 values"):
+    with pytest.raises(ValueError, match=r"joins tables of shapes \[3,3\] and \[3,2\]"):
         both("\n".join([VERSION, "input x:8 y:8", *lines, "output s i"]), [x, -x])
 
 
@@ -158,6 +158,46 @@ def test_key_summary(isa: str) -> None:
     summary[...] = UNTOUCHED
     evaluate("KeySummary", tensors, summary_sizes(case))
     np.testing.assert_array_equal(by_step, summary)
+    # By their addresses, as in a model.
+    key_cache = arrays[0]
+    table = np.array([len(key_cache), key_cache.ctypes.data, 0, summary.ctypes.data], np.uint64)
+    summary[...] = UNTOUCHED
+    program = f"{VERSION}\ninput c a:{arrays[1].shape[1]} t\n"
+    program += "o:i32[1] = key_summary c#0 a c#2 t cache_type=f32 "
+    program += f"kv_heads={case.kv_heads} k_size={case.k_size}\noutput o"
+    named = {"c": ov.Tensor(table.view(np.uint8)), "a": named["a"], "t": named["t"]}
+    evaluate("DecoderLayers", named, {"program": program})
+    np.testing.assert_array_equal(by_step, summary)
+    table[3] = 0
+    named["c"] = ov.Tensor(table.view(np.uint8))
+    with pytest.raises(ValueError, match=f"the summaries .* are of 0 blocks, its cache of {len(key_cache)}"):
+        evaluate("DecoderLayers", named, {"program": program})
+
+
+def test_summaries_of_fewer_blocks_than_the_cache() -> None:
+    case = OpsPass([(150, 3, True)])
+    tensors, summary = inputs_of(case)
+    named = dict(zip("kast", tensors.values(), strict=True)) | {"s": ov.Tensor(summary[:1].copy())}
+    program = f"{VERSION}\ninput k a:{tensors['attention'].shape[1]} s t\n"
+    program += f"o:i32[1] = key_summary k a s t kv_heads={case.kv_heads} k_size={case.k_size}\noutput o"
+    with pytest.raises(ValueError, match="the summaries of a step key_summary are of 1 blocks"):
+        evaluate("DecoderLayers", named, {"program": program})
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [("none c", "has selected blocks without counts, or the reverse"), ("x x", "takes rows where a table")],
+)
+def test_lists_that_are_none(lists: str, message: str) -> None:
+    case = OpsPass([(150, 3, True)])
+    width = case.inputs["query"].shape[1]
+    program = f"{VERSION}\ninput x:{width} k v t c\ny:{width} = attention x k v x t {lists} none "
+    heads = f"kv_heads={case.kv_heads} k_size={case.k_size} v_size={case.k_size}"
+    program += f"{heads} sliding_window=0 scale=1\noutput y"
+    named = {"x": case.tensor("query"), "k": case.tensor("key_cache"), "v": case.tensor("value_cache")}
+    named |= {"t": ov.Tensor(case.tables), "c": ov.Tensor(np.zeros(case.kv_heads, np.int32))}
+    with pytest.raises(ValueError, match=message):
+        evaluate("DecoderLayers", named, {"program": program})
 
 
 def test_block_select(isa: str) -> None:

@@ -5,10 +5,10 @@
 namespace ovspec {
 namespace {
 
-// Of the entries of `table`, or of all rows where it is empty. Names are put together in messages alone:
-// strings for each call would cost more than the check.
-void check_begins(const Sequences& s, const std::int32_t* begins, std::size_t total, const char* table) {
-    const bool of_rows = *table == '\0';
+// Of all rows, or of the entries of the block table. Names are put together in messages alone: strings for
+// each call would cost more than the check.
+void check_begins(const Sequences& s, const std::int32_t* begins, std::size_t total, bool of_rows) {
+    const char* table = of_rows ? "" : s.table_name;
     const char *name = of_rows ? "subsequence" : table, *what = of_rows ? "query rows" : "entries of ";
     for (std::size_t i = 0; i <= s.count; i++) {
         if (begins[i] < (i == 0 ? 0 : begins[i - 1]) || static_cast<std::size_t>(begins[i]) > total)
@@ -27,8 +27,8 @@ std::size_t Sequences::blocks(std::size_t s) const {
 }
 
 void Sequences::check(std::int32_t lowest_past) const {
-    check_begins(*this, subsequence_begins, rows, "");
-    check_begins(*this, block_indices_begins, table_size, table_name);
+    check_begins(*this, subsequence_begins, rows, true);
+    check_begins(*this, block_indices_begins, table_size, false);
     for (std::size_t s = 0; s < count; s++)
         if (past_lens[s] < lowest_past || past_lens[s] > INT32_MAX / 2)
             fail(op, past_name, "[", s, "] is ", past_lens[s], ", expected ",

@@ -22,19 +22,18 @@ ov::Tensor empty_table(const TableOf& table) {
 
 } // namespace
 
-// What a pass writes that is no output.
-struct PassMemory {
-    FloatBuffer rows;
-    std::vector<ov::Tensor>
-        tables; // their memory stays, as tensors of small tables cost more than their steps
+// Tables of a pass that are no outputs. Their memory stays, as tensors of small tables cost more than their
+// steps. Rows are large, so all operations share theirs.
+struct PassTensors {
+    std::vector<ov::Tensor> tables;
 };
 
 // A program whose lines have become actions.
 struct LayersProgram {
     ProgramText text;
     std::vector<Action> actions;
-    std::map<std::size_t, const char*> bytes; // inputs of bytes, and what they hold
-    mutable Pool<PassMemory> memory;
+    std::map<std::size_t, const char*> byte_inputs; // and what they hold
+    mutable Pool<PassTensors> tensors;
 
     explicit LayersProgram(const std::string& program) : text(program) {
         for (const StepText& step : text.steps)
@@ -42,9 +41,9 @@ struct LayersProgram {
         for (const StepText& step : text.steps)
             for (const Operand& from : step.operands)
                 if (from.kind == Operand::weights)
-                    bytes[from.index] = "weights";
+                    byte_inputs[from.index] = "weights";
                 else if (from.kind == Operand::entry)
-                    bytes[from.index] = "caches";
+                    byte_inputs[from.index] = "caches";
     }
 };
 
@@ -63,7 +62,7 @@ void DecoderLayers::validate_and_infer_types() {
             if (shape.rank().is_static() && rows.is_dynamic())
                 rows = shape[0];
         }
-    for (const auto& [input, what] : program.bytes)
+    for (const auto& [input, what] : program.byte_inputs)
         check_input(*this, input, what, ov::element::u8, {-1});
     for (std::size_t i = 0; i < program.text.outputs.size(); i++) {
         const Operand& output = program.text.outputs[i];
@@ -94,16 +93,18 @@ void DecoderLayers::compute(ov::TensorVector& outputs, const ov::TensorVector& i
     for (std::size_t i = 0; i < text.outputs.size(); i++)
         if (text.outputs[i].kind == Operand::rows)
             outputs[i].set_shape({rows, text.rows[text.outputs[i].index].width});
-    auto memory = program.memory.lend();
-    float* own = memory->rows.reserve(rows * text.row_floats);
+    auto own_tensors = program.tensors.lend();
+    auto& tables = own_tensors->tables;
+    auto memory = Pool<FloatBuffer>::take();
+    float* own = memory->reserve(rows * text.row_floats);
     LayersPass pass{rows, std::vector<float*>(text.rows.size()), {}, inputs, {}};
     for (const ov::Tensor& input : inputs)
-        pass.bytes.push_back({static_cast<const std::uint8_t*>(input.data()), input.get_byte_size()});
-    while (memory->tables.size() < text.tables.size())
-        memory->tables.push_back(empty_table(text.tables[memory->tables.size()]));
+        pass.spans.push_back({static_cast<const std::uint8_t*>(input.data()), input.get_byte_size()});
+    while (tables.size() < text.tables.size())
+        tables.push_back(empty_table(text.tables[tables.size()]));
     for (std::size_t i = 0; i < text.tables.size(); i++) {
         const int output = text.tables[i].output;
-        pass.tables.push_back(output >= 0 ? &outputs[static_cast<std::size_t>(output)] : &memory->tables[i]);
+        pass.tables.push_back(output >= 0 ? &outputs[static_cast<std::size_t>(output)] : &tables[i]);
     }
     for (std::size_t i = 0; i < text.rows.size(); i++) {
         const RowsOf& of = text.rows[i];

@@ -59,7 +59,11 @@ Action key_summary(const ProgramText& program, const StepText& step) {
             pass.tables[token]->set_shape({1});
             *pass.tables[token]->data<std::int32_t>() = 0;
         }
-        node->summarise({pass.rows, keys.in(pass, "key_cache"), summaries.in(pass), &pass.inputs[tables]});
+        const CacheView cache = keys.in(pass, "key_cache");
+        if (summaries.blocks(pass) < cache.blocks)
+            fail(layers_op, "the summaries of a step key_summary are of ", summaries.blocks(pass),
+                 " blocks, its cache of ", cache.blocks);
+        node->summarise({pass.rows, cache, summaries.in(pass), &pass.inputs[tables]});
     };
 }
 

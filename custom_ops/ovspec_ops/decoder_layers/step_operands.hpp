@@ -17,12 +17,12 @@ constexpr const char* layers_op = "DecoderLayers";
 
 // Weights in an input u8.
 struct WeightsOf {
-    std::size_t input, first, bytes;
+    std::size_t input, first, count;
 
     const std::uint8_t* in(const LayersPass& pass) const {
-        const LayersPass::Bytes& slab = pass.bytes[input];
-        if (slab.size < bytes || slab.size - bytes < first)
-            fail(layers_op, "input ", input, " holds ", slab.size, " bytes, fewer than the ", bytes,
+        const LayersPass::Span& slab = pass.spans[input];
+        if (slab.size < count || slab.size - count < first)
+            fail(layers_op, "input ", input, " holds ", slab.size, " bytes, fewer than the ", count,
                  " of a step's weights from byte ", first, " on");
         return slab.data + first;
     }
@@ -31,11 +31,11 @@ struct WeightsOf {
 // Number `entry` of a table of caches: 64 bits each, first how many blocks each cache has, then addresses. It
 // is of bytes, because the plugin makes i32 of i64.
 inline std::uint64_t entry_of(const LayersPass& pass, std::size_t input, std::size_t entry) {
-    const LayersPass::Bytes& table = pass.bytes[input];
+    const LayersPass::Span& table = pass.spans[input];
     std::uint64_t value;
     if (table.size / sizeof(value) < entry + 1)
         fail(layers_op, "input ", input, " holds ", table.size, " bytes, fewer than the ",
-             (entry + 1) * sizeof(value), " that cache ", entry - 1, " needs");
+             (entry + 1) * sizeof(value), " that number ", entry, " needs");
     std::memcpy(&value, table.data + entry * sizeof(value), sizeof(value));
     return value;
 }
@@ -44,7 +44,7 @@ inline std::uint64_t entry_of(const LayersPass& pass, std::size_t input, std::si
 struct CacheOf {
     bool in_table;
     std::size_t input, entry, heads, size;
-    bool bytes; // in a table: u8 by token, else f32
+    bool by_token; // in a table: u8 by token, else f32
 
     CacheView in(const LayersPass& pass, const char* what) const {
         if (!in_table)
@@ -52,11 +52,11 @@ struct CacheOf {
                               static_cast<std::int64_t>(size));
         CacheView view;
         view.data = reinterpret_cast<const std::uint8_t*>(entry_of(pass, input, 1 + entry));
-        view.format = bytes ? CacheFormat::u8_token : CacheFormat::f32;
+        view.format = by_token ? CacheFormat::u8_token : CacheFormat::f32;
         view.blocks = view.data ? entry_of(pass, input, 0) : 0;
         view.heads = heads;
         view.size = size;
-        view.row_bytes = bytes ? size + 2 * sizeof(float) : size * sizeof(float);
+        view.row_bytes = by_token ? size + 2 * sizeof(float) : size * sizeof(float);
         view.block_bytes = block_size * view.row_bytes;
         return view;
     }
@@ -70,10 +70,12 @@ struct SummariesOf {
     std::uint8_t* in(const LayersPass& pass) const {
         if (in_table)
             return reinterpret_cast<std::uint8_t*>(entry_of(pass, input, 1 + entry));
-        return const_cast<std::uint8_t*>(pass.bytes[input].data);
+        return const_cast<std::uint8_t*>(pass.spans[input].data);
     }
     std::size_t blocks(const LayersPass& pass) const {
-        return in_table ? entry_of(pass, input, 0) : pass.bytes[input].size / block_bytes;
+        if (in_table)
+            return in(pass) ? entry_of(pass, input, 0) : 0;
+        return pass.spans[input].size / block_bytes;
     }
 };
 

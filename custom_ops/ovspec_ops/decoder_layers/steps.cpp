@@ -60,6 +60,11 @@ Action attention(const ProgramText& program, const StepText& step) {
     std::vector<TensorOf> selection; // blocks, their counts, and sinks
     for (std::size_t i = 5; i < step.operands.size(); i++)
         selection.push_back(TensorOf::of(program, of.operand(i)));
+    for (const TensorOf& list : selection)
+        if (list.kind == Operand::rows)
+            fail(layers_op, "the line '", step.line, "' takes rows where a table is expected");
+    if (selects && (selection[0].kind == Operand::nothing) != (selection[1].kind == Operand::nothing))
+        fail(layers_op, "the line '", step.line, "' has selected blocks without counts, or the reverse");
     const CacheOf keys = of.cache(1, "k_size"), values = of.cache(2, "v_size");
     of.same_width(of.out_width(0), width / keys.size * values.size);
     const auto node = std::make_shared<VerifyAttention>();
@@ -102,9 +107,9 @@ Action stack(const ProgramText& program, const StepText& step) {
         auto* to = pass.tables[out]->data<std::int32_t>();
         for (std::size_t i = 0; i < parts.size(); i++) {
             const ov::Tensor& part = *parts[i].at(pass);
-            if (part.get_size() != size)
-                fail(layers_op, "the line '", step.line, "' joins tables of ", size, " and ", part.get_size(),
-                     " values");
+            if (part.get_shape() != first.get_shape())
+                fail(layers_op, "the line '", step.line, "' joins tables of shapes ", first.get_shape(),
+                     " and ", part.get_shape());
             std::copy_n(part.data<const std::int32_t>(), size, to + i * size);
         }
     };

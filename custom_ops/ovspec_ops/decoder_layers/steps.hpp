@@ -13,7 +13,7 @@ namespace ovspec {
 
 // One pass of rows through the steps.
 struct LayersPass {
-    struct Bytes {
+    struct Span {
         const std::uint8_t* data;
         std::size_t size;
     };
@@ -22,7 +22,7 @@ struct LayersPass {
     std::vector<float*> at;          // of every RowsOf; `[rows, width]`
     std::vector<ov::Tensor*> tables; // of every TableOf
     const ov::TensorVector& inputs;
-    std::vector<Bytes> bytes; // of `inputs`: asking a tensor for them takes as long as a small step
+    std::vector<Span> spans; // of `inputs`: asking a tensor for them takes as long as a small step
 };
 
 using Action = std::function<void(const LayersPass&)>;

@@ -40,10 +40,6 @@ OVSPEC_INLINE Vec values_at(const float* values, std::size_t k, std::size_t in) 
     return k < in ? load_part<Vec>(values + k, in - k) : Vec{};
 }
 
-OVSPEC_INLINE Vec joined(IVec high, IVec low) {
-    return __builtin_convertvector((IVec)(((UVec)high << 8) + (UVec)low), Vec);
-}
-
 // Every second value of a and then of b, from the first on or from the second.
 OVSPEC_INLINE Vec every_second(Vec a, Vec b, std::int32_t first) {
     const IVec numbers = lane_numbers(), from = (2 * numbers + first) & (std::int32_t)(lanes - 1);
@@ -74,7 +70,7 @@ OVSPEC_INLINE void pack(WeightFormat format, const float* values, std::size_t in
             high = dot(high, ones, load_as<IVec>(to + i));
             low = dot(low, ones, load_as<IVec>(to + chunk + i));
         }
-        const Vec eights = joined(high, low);
+        const Vec eights = digits16::joined(high, low);
         if (u4)
             store(sums + c * lanes, eights);
         total += eights;
@@ -169,8 +165,8 @@ __attribute__((noinline)) void tile_u4(const ExpertMatrix& matrix, std::size_t n
                 const std::uint8_t* x = rows[r] + at;
                 const IVec high = dot(IVec{}, even, load_as<IVec>(x));
                 const IVec low = dot(IVec{}, even, load_as<IVec>(x + 2 * width));
-                const Vec product = joined(dot(high, odd, load_as<IVec>(x + width)),
-                                           dot(low, odd, load_as<IVec>(x + 3 * width)));
+                const Vec product = digits16::joined(dot(high, odd, load_as<IVec>(x + width)),
+                                                     dot(low, odd, load_as<IVec>(x + 3 * width)));
                 const Vec sum_of_eight = load((const float*)(rows[r] + sums) + c * lanes);
                 acc[r * N + n] = fused(fused(-zero_point, sum_of_eight, product), scale, acc[r * N + n]);
             }

@@ -43,10 +43,11 @@ def gguf_folder(path: Path, report: Say, warn: Say) -> Path:
         RuntimeError: as `write_gguf`.
     """
     parts, cache = parts_of(path), user_cache() / "gguf"
+    note = _note(parts, cache)
+    digest = _noted(note)
+    file = _readable(path) if digest is None else None  # so that no file is hashed for nothing
     try:
-        digest = _noted(note := _note(parts, cache))
         if digest is None:
-            _readable(path)  # so that no file is hashed for nothing
             digest = _digest(parts)
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(digest, encoding="ascii")
@@ -56,7 +57,7 @@ def gguf_folder(path: Path, report: Say, warn: Say) -> Path:
             return made[0]
         out = kept / path.stem
         with new_folder(out, warn) as staging:
-            write_gguf(_readable(path), staging, report, warn)
+            write_gguf(file or _readable(path), staging, report, warn)
     except FilledMeanwhileError:
         return out
     except OSError as error:
@@ -90,7 +91,7 @@ def _readable(path: Path) -> GgufFile:
 
 
 def write_gguf(file: GgufFile, folder: Path, report: Say, warn: Say) -> None:
-    """Write model, tokenizers and configuration of a GGUF file to an empty folder.
+    """Write model, tokenizers and configuration of a GGUF file to a folder without IR.
 
     openvino_genai reads the weights, in a process of its own: it holds all of them, and ends the process
     where a file is damaged in ways that it does not look for.

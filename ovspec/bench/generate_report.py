@@ -122,7 +122,9 @@ class GenerateReport:
         rows = []
         for mode in self.modes:
             found = [self.ratio(mode, base, category) for category in self.categories]
-            rows.append([mode, *map(_shown, found), f"{fmean(r.value for r in found):.2f}"])
+            rows.append(
+                [mode, *(ratio.shown(".2f") for ratio in found), f"{fmean(r.value for r in found):.2f}"]
+            )
         title = f"speed by that of {name} (95% intervals over prompts)"
         return table_of(title, ("mode", *self.categories, _MEAN), rows)
 
@@ -181,9 +183,3 @@ _COLUMNS = (
     *("mode", "first token\nms", f"fresh {FRESH_TOKENS}\ntokens/s", "steady\ntokens/s", "fresh/\nsteady"),
     *("tokens\na pass", "accepted", "same as\nplain"),
 )
-
-
-def _shown(ratio: Interval) -> str:
-    """A ratio with its interval, which one prompt alone does not give."""
-    interval = f" ({ratio.low:.2f}-{ratio.high:.2f})" if ratio.low < ratio.high else ""
-    return f"{ratio.value:.2f}{interval}"

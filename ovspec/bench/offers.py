@@ -8,9 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ovspec.bench.generate_child import encoded
 from ovspec.bench.prompt_file import BenchPrompt
 from ovspec.drafters.auto import AutoDrafter
@@ -20,7 +17,7 @@ from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.request import Request
 from ovspec.generation.sequence import Sequence as TokenSequence
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.schedule.schedule import ConstantSchedule
+from ovspec.schedule.schedule import ConstantSchedule, ModelAsk
 from ovspec_models.files import replace_file
 
 Tick = Callable[[str], None]
@@ -120,7 +117,7 @@ def _answer(found: dict[str, Any]) -> AnswerOffers:
     return AnswerOffers(str(found["category"]), int(found["prompt_tokens"]), offers)
 
 
-class OfferRecorder(Drafter):
+class OfferRecorder(AutoDrafter):
     """Asks several drafters at every position, notes what they propose, and proposes nothing itself.
 
     Attributes:
@@ -134,28 +131,22 @@ class OfferRecorder(Drafter):
         self.reads_states = any(drafter.reads_states for drafter in drafters)
         self.proposals: dict[str, list[tuple[int, Proposal]]] = {}
 
-    def _draft(self, sequences: Sequence[TokenSequence], counts: Sequence[int]) -> dict[int, Proposal]:
+    def propose(
+        self,
+        sequences: Sequence[TokenSequence],
+        counts: Sequence[int],
+        of_model: Sequence[ModelAsk | None] = (),
+    ) -> list[Proposal]:
+        """Nothing; what each drafter proposes is noted."""
         for drafter in self.drafters:
             (proposal,) = drafter.propose(sequences, counts)
             self.proposals.setdefault(drafter.name, []).append((len(sequences[0].tokens), proposal))
-        return {}
-
-    def observe(self, sequence: TokenSequence, begin: int, states: NDArray[np.float32]) -> None:
-        """Tell every drafter that reads states."""
-        for drafter in self.drafters:
-            if drafter.reads_states:
-                drafter.observe(sequence, begin, states)
+        return [Proposal()]
 
     def begin(self, sequence: TokenSequence) -> None:
         """Tell every drafter, and forget the answer before."""
         self.proposals = {}
-        for drafter in self.drafters:
-            drafter.begin(sequence)
-
-    def release(self, sequence: TokenSequence) -> None:
-        """Free what every drafter holds of the sequence."""
-        for drafter in self.drafters:
-            drafter.release(sequence)
+        super().begin(sequence)
 
 
 def record_offers(

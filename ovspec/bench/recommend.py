@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from ovspec.bench.generate import AnswerRecord, GenerateBench, GenerateResult
@@ -12,10 +13,7 @@ from ovspec.bench.generate_modes import PLAIN, Mode
 from ovspec.bench.prompt_file import BenchPrompt
 from ovspec.eval.interval import Interval
 
-# Of every prompt the answers of all rounds.
-Rounds = Sequence[Sequence[AnswerRecord]]
-
-_ROUNDS = 3
+_ROUNDS = 5
 _MODES = (PLAIN, "lookup:4", "lookup:8", "suffix:4", "suffix:8", "auto")
 _WITH_A_MODEL = ("assistant:2", "assistant:4", "assistant:8")
 # Timings of one mode vary by about this much; a smaller gain does not justify a drafter.
@@ -30,7 +28,8 @@ class Trial:
         mode: of `ovspec bench generate`.
         drafter: its name; "none" decodes plainly.
         num_assistant_tokens: of every round; `None`: as the schedule decides.
-        ratio: tokens per second by those of plain decoding, median over prompts and rounds.
+        ratio: tokens per second by those of plain decoding in the same round: the median of prompts with its
+            95% interval; of one prompt the median, smallest and largest of its rounds.
         tokens_per_pass: of the target.
     """
 
@@ -87,9 +86,6 @@ def _trial(
     mode: Mode, answers: Sequence[Sequence[AnswerRecord]], plain: Sequence[Sequence[AnswerRecord]]
 ) -> Trial:
     ours = [answer for rounds in answers for answer in rounds]
-    pairs = zip(ours, (answer for rounds in plain for answer in rounds), strict=True)
-    # An answer of one token has no decoding.
-    ratios = [a.tokens_per_s / b.tokens_per_s for a, b in pairs if a.decode_s and b.decode_s]
     tokens, seconds = sum(len(answer.tokens) - 1 for answer in ours), sum(answer.decode_s for answer in ours)
     passes = sum(answer.passes for answer in ours)
     return Trial(
@@ -97,6 +93,20 @@ def _trial(
         str(mode.arguments["drafter"]),
         mode.config.get("num_assistant_tokens"),
         tokens / seconds if seconds else 0.0,
-        Interval.of_median(ratios or [1.0]),
+        _ratio(answers, plain),
         tokens / max(1, passes),
     )
+
+
+def _ratio(answers: Sequence[Sequence[AnswerRecord]], plain: Sequence[Sequence[AnswerRecord]]) -> Interval:
+    by_prompt = []
+    for pair in zip(answers, plain, strict=True):
+        rounds = zip(*pair, strict=True)
+        # An answer of one token has no decoding.
+        found = [a.tokens_per_s / b.tokens_per_s for a, b in rounds if a.decode_s and b.decode_s]
+        by_prompt += [found] if found else []
+    if not by_prompt:
+        return Interval(1.0, 1.0, 1.0)
+    if len(by_prompt) > 1:
+        return Interval.of_median([median(found) for found in by_prompt])
+    return Interval(median(by_prompt[0]), min(by_prompt[0]), max(by_prompt[0]))

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ovspec.bench.offers import AnswerOffers, Offer, OfferTrace
+from ovspec.bench.offers import LONGEST, AnswerOffers, Offer, OfferTrace
 from ovspec.drafters.suffix import TOKENS_PER_MATCH
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ModelAsk, Plan, StepOutcome, StepState
 from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 
-LOOKUPS = ("suffix", "prompt_lookup")
 ASSISTANT = "assistant"
 
 
@@ -53,10 +52,11 @@ class Policy:
         """Refuse a name that is none, or a drafter of which the trace has no offers."""
         known = {"plain", "auto", *(name for answer in trace.answers for name in answer.offers)}
         number = self.name.partition(":")[2]
-        if self.drafter not in known or (":" in self.name and not _is_number(number)):
+        fixed = ":" in self.name
+        if self.drafter not in known or (fixed and (self.drafter == "plain" or not _is_number(number))):
             raise ValueError(
                 f"--policy {self.name}: expected some of {', '.join(sorted(known))}, a drafter also with a "
-                f"number of tokens from 1 to {MAX_NUM_ASSISTANT_TOKENS}, as in suffix:4"
+                f"number of tokens from 1 to {LONGEST}, as in suffix:4"
             )
 
     @property
@@ -72,7 +72,7 @@ class Policy:
 
 
 def _is_number(text: str) -> bool:
-    return text.isdecimal() and 1 <= int(text) <= MAX_NUM_ASSISTANT_TOKENS
+    return text.isdecimal() and 1 <= int(text) <= LONGEST
 
 
 def replay(trace: OfferTrace, costs: CostTable, policy: Policy) -> dict[str, float]:
@@ -115,7 +115,7 @@ def _answer(answer: AnswerOffers, costs: CostTable, policy: Policy, schedule: Au
         schedule.observe(
             StepOutcome(
                 plan, (context,), (offer.tokens,), (offer.accepted,), drafting, duration,
-                matches=(whole.match,), judged=(judged,), held=(min(judged, whole.accepted),),
+                matches=(whole.match,), judged=(judged,), agreed=(min(judged, whole.accepted),),
                 model_tokens=of_model,
             )
         )  # fmt: skip

@@ -130,7 +130,12 @@ class ScheduleBench:
         for context in self._contexts():
             tick(f"passes of {ROWS[0]} to {ROWS[-1]} rows behind {context} tokens")
             found = _watched(engine, pipeline, drafter.random(context), numbers).medians(0)
-            table.append([found.get(number, 0.0) for number in numbers])
+            if missing := sorted(set(numbers) - found.keys()):
+                raise ValueError(
+                    f"drafts of {missing} tokens have no room behind {context} tokens, the length of a "
+                    "prompt of the trace: record it with shorter prompts, or allow a larger cache"
+                )
+            table.append([found[number] for number in numbers])
         auto, draft_ms = pipeline.engine.engine.drafter, 0.0
         assert isinstance(auto, AutoDrafter)
         if auto.has_model:

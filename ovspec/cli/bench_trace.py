@@ -65,6 +65,11 @@ def trace(
     drafter = choice.drafter
     if drafter is None:
         raise ValueError("a trace needs drafts: give --draft-model DIR or --drafter NAME")
+    if offers:
+        for name, value in generation_options(options, drafts=False).items():
+            raise ValueError(
+                f"--{name.replace('_', '-')} {value}: --offers records what every drafter has; leave it out"
+            )
     settings = {**generation_options(options, drafts=True), "max_new_tokens": max_new_tokens}
     check_writable("--output", output)
     if offers:

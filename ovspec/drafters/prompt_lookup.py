@@ -34,16 +34,11 @@ class PromptLookupDrafter(Drafter):
 
     def _lookup(self, sequence: Sequence, k: int) -> Proposal:
         text = sequence.draft_states.setdefault(self.name, TokenText()).read(sequence)
-        draft, match = lookup_match(text, sequence.settings.max_ngram_size or self._max_ngram_size, k)
+        draft, match = lookup(text, sequence.settings.max_ngram_size or self._max_ngram_size, k)
         return Proposal(draft, match=match)
 
 
-def lookup(text: bytes | bytearray, max_ngram_size: int, k: int) -> list[int]:
-    """The tokens of `lookup_match` alone."""
-    return lookup_match(text, max_ngram_size, k)[0]
-
-
-def lookup_match(text: bytes | bytearray, max_ngram_size: int, k: int) -> tuple[list[int], int]:
+def lookup(text: bytes | bytearray, max_ngram_size: int, k: int) -> tuple[list[int], int]:
     """The `k` tokens that followed the most recent earlier occurrence of the last n tokens, if any; and n.
 
     n is the largest number up to `max_ngram_size` for which there is an occurrence. At the end of the text,

@@ -19,6 +19,8 @@ _Place = TypeVar("_Place")  # in the text that a draft follows
 
 # Most tokens to draft per matched token (alpha of SuffixDecoding).
 TOKENS_PER_MATCH = 2
+# Tokens of a long text that one step reads: others wait for it.
+_MOST_READ = 2048
 # A draft ends when the product of the shares of its continuations falls below this.
 _MIN_SHARE = 0.2
 
@@ -43,7 +45,10 @@ class SuffixDrafter(Drafter):
     def _continue(self, sequence: Sequence, k: int) -> Proposal:
         automaton: SuffixAutomaton = sequence.draft_states.setdefault(self.name, SuffixAutomaton())
         # Provisional tokens may still be replaced, and the automaton cannot remove tokens.
-        automaton.extend(sequence.tokens[automaton.size : sequence.confirmed])
+        begin = automaton.size
+        automaton.extend(sequence.tokens[begin : min(sequence.confirmed, begin + _MOST_READ)])
+        if automaton.size < sequence.confirmed:
+            return Proposal()
         tail = sequence.tokens[-MAX_DEPTH:]
         state, length = automaton.match(tail)
         if self._corpus is not None:

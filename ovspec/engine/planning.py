@@ -80,8 +80,8 @@ class Planner:
         rest = duration - step.draft_duration - step.commit_duration
         for group in groups:
             requests = group.requests
-            if any(request.forced for request in requests):
-                continue  # neither the drafts of the step nor their cost are what was planned
+            if all(request.forced for request in requests):
+                continue  # nothing was drafted as planned
             states = [request.state for request in requests]
             commits = [request.commit for request in requests if request.commit]
             # Requests with other schedules share the pass: each answers for its part of the rows.

@@ -23,7 +23,7 @@ class RequestStep:
             where all before it were accepted.
         agreed: how many of those were the target's.
         commit: its provisional tokens, and how many of them a commit kept; `None` where it did not commit.
-        held: tokens that its output had before.
+        tokens_before: tokens that its output had before.
     """
 
     state: RequestState
@@ -34,10 +34,10 @@ class RequestStep:
     judged: int = 0
     agreed: int = 0
     commit: tuple[int, int] | None = None
-    held: int = field(init=False)
+    tokens_before: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.held = len(self.state.output.token_ids)
+        self.tokens_before = len(self.state.output.token_ids)
 
     @property
     def proposed(self) -> int:
@@ -47,7 +47,7 @@ class RequestStep:
     @property
     def emitted(self) -> int:
         """Final tokens that the step brought."""
-        return len(self.state.output.token_ids) - self.held
+        return len(self.state.output.token_ids) - self.tokens_before
 
     @property
     def model_tokens(self) -> int:
@@ -70,7 +70,7 @@ class RequestStep:
             self.judged, self.agreed = levels + len(dropped), accepted + (dropped == [following])
         if levels:
             state.count_draft(levels, accepted)
-            if not self.forced:
+            if not self.forced and not proposal.match:
                 state.acceptance.observe(levels, accepted)
             state.meter.raw.count_draft(levels, accepted, self.proposed)
 

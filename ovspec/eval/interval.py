@@ -54,5 +54,7 @@ class Interval:
         return cls.bootstrap(lambda drawn: np.median(drawn, axis=-1), figures)
 
     def shown(self, form: str) -> str:
-        """The estimate and the ends of the interval, each in a format."""
+        """The estimate and the ends of the interval, each in a format; one example alone has no interval."""
+        if self.low == self.high:
+            return f"{self.value:{form}}"
         return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"

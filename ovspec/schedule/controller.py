@@ -59,11 +59,12 @@ class AutoSchedule(Schedule):
         before, self._state = self._state, state
         limit, cell = min(state.max_draft, self._most), self._costs.cell(state.contexts)
         can_choose = state.has_model or len(state.budget_scales) > 1 or len(state.commit_intervals) > 1
+        is_free = not all(state.pending or (0,))  # sequences may commit at different steps
         self._served -= 1
         if not can_choose:
             interval = state.commit_intervals[0] if state.commit_intervals else 0
             self._choice = _Choice(0.0, 0, state.budget_scales[0], interval)
-        elif not any(state.pending) and (self._served < 0 or len(before.contexts) != len(state.contexts)):
+        elif is_free and (self._served < 0 or len(before.contexts) != len(state.contexts)):
             self._choice, self._served = self._best(cell, limit), _SERVES - 1
         _, tokens, self._scale, interval = self._choice
         self._since_plain += 1
@@ -82,7 +83,8 @@ class AutoSchedule(Schedule):
     def least_confidence(self, confidences: SequenceOf[float]) -> float:
         """Keep the tokens of most expected worth: those whose probability is above the price of their row."""
         likely = sorted(confidences, reverse=True)
-        best = int(np.argmax(self._worth(self._costs.cell(self._state.contexts), likely)))
+        prices = self._prices(self._costs.cell(self._state.contexts), len(likely))
+        best = int(np.argmax(np.cumsum([0.0, *likely]) - prices))
         if best == len(likely):
             return 0.0
         return likely[best - 1] if best else math.inf
@@ -90,8 +92,8 @@ class AutoSchedule(Schedule):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
         taken, scale = self._costs.observe(outcome), outcome.plan.budget_scale or 1.0
-        for match, judged, held in zip(outcome.matches, outcome.judged, outcome.held, strict=True):
-            self._acceptance.observe(match, judged, held)
+        for match, judged, agreed in zip(outcome.matches, outcome.judged, outcome.agreed, strict=True):
+            self._acceptance.observe(match, judged, agreed)
         if outcome.commit_rows:
             self._acceptance.observe_commit(scale, outcome.commit_rows, outcome.confirmed)
         if outcome.model_tokens:
@@ -108,11 +110,9 @@ class AutoSchedule(Schedule):
         """Tokens per microsecond of late, for all sequences together."""
         return self._tokens / self._time if self._time else 0.0
 
-    def _worth(self, cell: CostCell, likely: SequenceOf[float]) -> Array:
-        """Tokens that are expected of the first 0, 1, .. drafted ones, less the price of their pass."""
-        cost = cell.verify_at(self._scale).predict(np.arange(len(likely) + 1))
-        worth: Array = np.cumsum([0.0, *likely]) - self._price * cost
-        return worth
+    def _prices(self, cell: CostCell, tokens: int) -> Array:
+        """Tokens that passes of 0, 1, .. drafted ones must bring to be worth their time."""
+        return self._price * cell.verify_at(self._scale).predict(np.arange(tokens + 1))
 
     def _best(self, cell: CostCell, limit: int) -> _Choice:
         """The choice of most worth; of trees the largest, of which `least_confidence` keeps a part."""
@@ -143,8 +143,10 @@ class AutoSchedule(Schedule):
 
     def _least_match(self, cell: CostCell, limit: int) -> int:
         """The shortest match behind which a lookup is expected to gain more than the model."""
+        prices = self._prices(cell, min(limit, _MATCHES[-1]))
         for match in _MATCHES:
-            worth = self._worth(cell, self._acceptance.likely(match, min(limit, match)))
+            likely = self._acceptance.likely(match, min(limit, match))
+            worth = np.cumsum([0.0, *likely]) - prices[: len(likely) + 1]
             if worth.max() - worth[0] >= self._choice.gain / len(self._state.contexts):
                 return match
         return 2 * _MATCHES[-1]

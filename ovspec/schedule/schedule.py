@@ -16,7 +16,6 @@ class StepState(NamedTuple):
         contexts: tokens of every running sequence, prompt and output, provisional ones included.
         remaining: new tokens that each of them may still get.
         max_draft: longest draft that this step can use: of the rows that a pass verifies and of `remaining`.
-        asked: longest draft that the sequences ask for, whatever room this step has.
         unread: tokens that the drafter has yet to read before it can draft, over all sequences.
         pending: provisional tokens of each sequence that no dense pass has confirmed; 0 without commits.
         budget_scales: multiples of the configured sparse budget to choose from, ascending.
@@ -28,7 +27,6 @@ class StepState(NamedTuple):
     contexts: tuple[int, ...]
     remaining: tuple[int, ...]
     max_draft: int
-    asked: int = 2**31 - 1
     unread: int = 0
     pending: tuple[int, ...] = ()
     budget_scales: tuple[float, ...] = (1.0,)
@@ -84,7 +82,7 @@ class StepOutcome(NamedTuple):
         matches: length of the match behind each draft that a lookup made, 0 of a model.
         judged: tokens of each draft that were compared with the target's, those that were not verified
             included: the token behind the accepted ones is known all the same.
-        held: how many of these were the target's, from the first on.
+        agreed: how many of these were the target's, from the first on.
         model_tokens: tokens of all drafts that a model made.
     """
 
@@ -100,7 +98,7 @@ class StepOutcome(NamedTuple):
     confirmed: int = 0
     matches: tuple[int, ...] = ()
     judged: tuple[int, ...] = ()
-    held: tuple[int, ...] = ()
+    agreed: tuple[int, ...] = ()
     model_tokens: int = 0
 
 
@@ -126,7 +124,7 @@ class Schedule(ABC):
         return 0.0
 
     def observe(self, outcome: StepOutcome) -> None:
-        """Called once after each step, but where a grammar wrote a draft."""
+        """Called once after each step, but one whose drafts were all written by grammars."""
         return
 
 

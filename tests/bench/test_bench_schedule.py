@@ -77,6 +77,6 @@ def test_what_is_no_trace_or_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is no trace of offers .*bench trace --offers"):
         OfferTrace.load(path)
     trace = OfferTrace("made", [answer(0, 0.5)])
-    for name in ("sufix", "suffix:0", "assistant", "suffix:"):
+    for name in ("sufix", "suffix:0", "assistant", "suffix:", "suffix:49", "plain:4"):
         with pytest.raises(ValueError, match=r"--policy .*expected some of auto, plain, suffix"):
             Policy(name).check(trace)

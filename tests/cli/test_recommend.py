@@ -41,7 +41,7 @@ def test_the_recommended_command_runs(tmp_path: Path) -> None:
 
 
 def measured(speeds: dict[str, tuple[list[float], int]]) -> GenerateResult:
-    """Answers of 11 tokens to one prompt: the speeds of three rounds, and passes; others as plain."""
+    """Answers of 11 tokens to one prompt: the speeds of the rounds, and passes; others as plain."""
     bench = recommend_bench(demo_pair_path(), None, [BenchPrompt(0, "all", {"prompt": "a"})], 11, {})
     records = {}
     for mode in bench.modes:

@@ -54,7 +54,7 @@ class Trees:
         rows: list[Any] = []
         parents: list[int] = []
         parent = -1
-        for found in lookup(as_text(context), 3, k):
+        for found in lookup(as_text(context), 3, k)[0]:
             # The random one goes before, so that the accepted path has gaps.
             tokens += [int(self._rng.integers(self._vocab_size)), found]
             rows += [even, None]

@@ -45,12 +45,12 @@ def test_lookup_finds_the_longest_ngram(vocab: int, max_ngram_size: int) -> None
                     while len(want) < k:
                         want += want
                     break
-            assert lookup(as_text(text), max_ngram_size, k) == want[:k]
+            assert lookup(as_text(text), max_ngram_size, k)[0] == want[:k]
 
 
 def test_lookup_does_not_find_tokens_in_the_bytes_of_two() -> None:
-    assert lookup(as_text([0x100, 0x200, 5, 1]), 1, 1) == []
-    assert lookup(as_text([1, 7, 0x100, 0x200, 5, 1]), 2, 2) == [7, 0x100]
+    assert lookup(as_text([0x100, 0x200, 5, 1]), 1, 1)[0] == []
+    assert lookup(as_text([1, 7, 0x100, 0x200, 5, 1]), 2, 2)[0] == [7, 0x100]
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 3, 30])
@@ -195,6 +195,13 @@ def test_auto_takes_the_lookup_behind_a_long_match_and_the_model_elsewhere() -> 
 def test_suffix_follows_a_loop_beyond_the_end_of_the_text() -> None:
     loop = 12 * [1, 2, 3]
     assert SuffixDrafter().propose([sequence_of(loop)], [9])[0].tokens == 3 * [1, 2, 3]
+
+
+def test_a_long_text_is_read_in_steps() -> None:
+    """Others wait for what a step reads."""
+    drafter, sequence = SuffixDrafter(), sequence_of(2000 * [1, 2, 3])
+    drafts = [drafter.propose([sequence], [3])[0].tokens for _ in range(3)]
+    assert drafts == [[], [], [1, 2, 3]]
 
 
 def test_corpus_files(tmp_path: Path, demo_ir: Path) -> None:

@@ -221,7 +221,7 @@ class Refuses:
     def propose(self, context: list[int], k: int) -> tuple[list[int], None, None]:
         if context[: len(self._text)] == self._text and len(context) > len(self._text) + 4:
             raise KeyError("no such state")
-        return lookup(as_text(context), 3, k), None, None
+        return lookup(as_text(context), 3, k)[0], None, None
 
 
 @pytest.mark.parametrize("mode", MODES)

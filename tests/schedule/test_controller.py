@@ -147,6 +147,36 @@ def committed(rate: float, confirmed: float) -> World:
     )
 
 
+def test_requests_that_commit_at_different_steps() -> None:
+    """They never have nothing pending together, and the choice is made all the same."""
+    schedule, world, pending = AutoSchedule(MAX_DRAFT), committed(0.0, 1.0), [3, 5]
+    scales = set()
+    for step in range(400):
+        contexts = (16384 + step,) * 2
+        state = StepState(
+            contexts=contexts,
+            remaining=(1000,) * 2,
+            max_draft=0,
+            pending=tuple(pending),
+            budget_scales=world.budget_scales,
+            commit_intervals=world.commit_intervals,
+        )
+        plan = schedule.plan(state)
+        scale, interval = plan.budget_scale or 1.0, plan.commit_interval or 16
+        scales.add(scale)
+        pending = [count + 1 for count in pending]
+        due = [count for count in pending if count >= interval]
+        pending = [0 if count >= interval else count for count in pending]
+        schedule.observe(
+            StepOutcome(
+                plan, contexts, (0, 0), (0, 0), 0.0, world.machine.verify(2, contexts[0], scale),
+                commit_duration=world.machine.verify(sum(due), contexts[0], math.inf) if due else 0.0,
+                commit_rows=sum(due), confirmed=sum(due),
+            )
+        )  # fmt: skip
+    assert len(scales) > 1 and scale == 0.5
+
+
 @pytest.mark.parametrize("confirmed", [0.995, 0.9])
 def test_commits_without_drafts_choose_budget_and_interval(confirmed: float) -> None:
     world, schedule = replace(committed(0.0, confirmed), asked=0), AutoSchedule(MAX_DRAFT)

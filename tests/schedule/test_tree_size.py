@@ -90,7 +90,7 @@ def speed(
             duration=clock.took(PASS + row * proposed) + clock.took(20.0),
             matches=(0,),
             judged=(LEVELS if asked else 0,),
-            held=(gained,),
+            agreed=(gained,),
             model_tokens=asked,
         )
         schedule.observe(outcome)

@@ -154,7 +154,7 @@ class World:
                 confirmed=confirmed,
                 matches=(0,) * sequences,
                 judged=tuple(proposed),
-                held=tuple(accepted),
+                agreed=tuple(accepted),
                 model_tokens=sum(proposed),
             )
             schedule.observe(outcome)

@@ -29,6 +29,8 @@ def pytest_configure() -> None:
     # The telemetry of OpenVINO and NNCF forks this process for each event: half the time of a small export.
     # It is silent in CI. This sign of CI, unlike others, changes no settings of hypothesis.
     os.environ.setdefault("JENKINS_URL", "none")
+    # Commands buffer what they print, as they do for users.
+    os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -76,6 +77,8 @@ def main() -> None:
                 sys.exit(INTERRUPTED)
             if debug:
                 sys.excepthook(type(error), error, error.__traceback__)
+            if isinstance(error, OSError) and error.filename is None:
+                drop_standard_output()
             if is_refusal(error):
                 fail(told(error, flags_of(cli, arguments)))
             click.echo(internal_fault(error, debug), err=True)
@@ -96,6 +99,12 @@ def fail(message: str) -> None:
     """Print one line and exit with 2."""
     click.echo(f"ovspec: error: {one_line(message)}", err=True)
     sys.exit(USER_ERROR)
+
+
+def drop_standard_output() -> None:
+    """What its buffer still holds would fail once more at the end of the process."""
+    with suppress(OSError, ValueError):  # it has no file, or is closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def open_standard_streams() -> None:

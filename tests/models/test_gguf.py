@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +19,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ovspec import LLMPipeline
+from ovspec.runtime.backends import Backends
+from ovspec.runtime.devices import openvino_core
+from ovspec.runtime.paged_graph import lower, transform
 from ovspec_models.sources.gguf_file import GgufFile
 from ovspec_models.sources.gguf_folder import export_gguf
+from ovspec_transforms import DECODER_LAYERS
 from ovspec_transforms.linear.native_linear import linear_layers
 from ovspec_transforms.weights.linear_weights import is_constant, number_weights, stored_weights
 
@@ -62,6 +67,18 @@ def test_linear_knows_every_format(kind: str, tmp_path: Path) -> None:
         if wanted.ndim == 2 and not (family == "llama" and ("attn_q" in name or "attn_k" in name)):
             errors = [np.abs(held - wanted).max() for held in found if held.shape == wanted.shape]
             assert min(errors) < MOST[kind], name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_are_joined(family: str, tmp_path: Path) -> None:
+    """The parts of the first layer, all layers, the output layer; no product is left beside them."""
+    folder = exported(GgufModel(family), tmp_path)
+    backends = Backends.resolve(folder, "CPU", F32)
+    graph = openvino_core().read_model(folder / "openvino_model.xml")
+    transform(graph, backends.attention, 32)
+    lower(graph, backends)
+    counts = Counter(node.get_type_name() for node in graph.get_ops())
+    assert counts[DECODER_LAYERS] <= 3 and not counts["Linear"] + counts["VerifyAttention"]
 
 
 def is_matmul(node: ov.Node) -> bool:

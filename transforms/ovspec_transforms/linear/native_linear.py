@@ -145,6 +145,15 @@ def _pack(layers: Sequence[_Layer], packed: NDArray[np.uint8]) -> NDArray[np.uin
     return packed
 
 
+def _of_known_width(rows: ov.Output, width: int) -> ov.Output:
+    """Rows whose width only the weights tell: behind attention in the IR of a GGUF file."""
+    sizes = list(rows.get_partial_shape())
+    if sizes[-1].is_static or any(size.is_dynamic for size in sizes[1:-1]):
+        return rows
+    shape = np.array([-1, *(size.get_length() for size in sizes[1:-1]), width], np.int64)
+    return ops.reshape(rows, ops.constant(shape), False).output(0)
+
+
 def _operation(layers: Sequence[_Layer], packed: NDArray[np.uint8], arithmetic: Arithmetic) -> ov.Node:
     first = layers[0]
     attributes: dict[str, object] = {
@@ -154,7 +163,7 @@ def _operation(layers: Sequence[_Layer], packed: NDArray[np.uint8], arithmetic: 
     }
     if first.weights.scales is None:
         attributes["row_bits"] = 16 if arithmetic == "bf16" else _ROWS_AS_THEY_ARE
-    rows = first.matmul.input(0).get_source_output()
+    rows = _of_known_width(first.matmul.input(0).get_source_output(), first.weights.inputs)
     data = ops.constant(packed, shared_memory=True).output(0)
     return ovspec_ops.create(LINEAR, [rows, data], attributes)
 

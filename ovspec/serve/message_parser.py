@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 _THINK, _THOUGHT = "<think>", "</think>"
 # What begins calls in some family, in the middle of an answer or at its start.
@@ -43,15 +43,42 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Parts:
-    """The parts of an answer, or what is new in them."""
+    """The parts of an answer."""
 
     reasoning: str = ""
     content: str = ""
     calls: list[ToolCall] = field(default_factory=list)
 
 
-# A call by its index, what is new of it, and whether that is the first of it.
-Change = tuple[int, ToolCall, bool]
+@dataclass(slots=True)
+class NewText:
+    """Text that an answer has more."""
+
+    kind: Literal["reasoning", "content"]
+    text: str
+
+
+@dataclass(slots=True)
+class NewCall:
+    """What an answer has more of a call.
+
+    Attributes:
+        index: of the call.
+        call: its arguments are the new ones.
+        is_first: whether nothing of it has come before.
+    """
+
+    index: int
+    call: ToolCall
+    is_first: bool
+
+
+Piece = NewText | NewCall
+
+
+def text_of(pieces: Sequence[Piece], kind: Literal["reasoning", "content"]) -> str:
+    """The new text of a kind."""
+    return "".join(piece.text for piece in pieces if isinstance(piece, NewText) and piece.kind == kind)
 
 
 class PartsStream(Protocol):
@@ -65,12 +92,8 @@ class PartsStream(Protocol):
     calls: list[ToolCall]
     num_reasoning_tokens: int | None
 
-    def add(self, text: str, finished: bool, tokens: Sequence[int] = ()) -> tuple[Parts, list[Change]]:
-        """Take new text, and the tokens that it came of.
-
-        Returns:
-            New reasoning and content, and the calls that have something new.
-        """
+    def add(self, text: str, finished: bool, tokens: Sequence[int] = ()) -> list[Piece]:
+        """Take new text, and the tokens that it came of; what is new in the parts, in the answer's order."""
 
 
 class MessageParser:
@@ -181,26 +204,27 @@ class MessageStream:
         self._sent = Parts()
         self.calls: list[ToolCall] = []
 
-    def add(self, text: str, finished: bool, tokens: Sequence[int] = ()) -> tuple[Parts, list[Change]]:
+    def add(self, text: str, finished: bool, tokens: Sequence[int] = ()) -> list[Piece]:
         """As of `PartsStream`; the tokens are not looked at."""
         if self._parser.is_plain:
-            return Parts(content=text), []
+            return [NewText("content", text)] if text else []
         self._text += text
-        now, new = self._parser.parse(self._text, finished), Parts()
-        for name in ("reasoning", "content"):
-            before, whole = getattr(self._sent, name), getattr(now, name)
+        now = self._parser.parse(self._text, finished)
+        pieces: list[Piece] = []
+        kinds: tuple[Literal["reasoning", "content"], ...] = ("reasoning", "content")
+        for kind in kinds:
+            before, whole = getattr(self._sent, kind), getattr(now, kind)
             if len(whole) > len(before):
-                setattr(new, name, whole[len(before) :])
-                setattr(self._sent, name, whole)
-        changed = []
+                pieces.append(NewText(kind, whole[len(before) :]))
+                setattr(self._sent, kind, whole)
         for place, call in enumerate(now.calls):
             is_first = place == len(self.calls)
-            before = "" if is_first else self.calls[place].arguments
-            if is_first or len(call.arguments) > len(before):
-                piece = ToolCall(call.name, call.arguments[len(before) :], call.whole, call.id)
-                changed.append((place, piece, is_first))
+            size = 0 if is_first else len(self.calls[place].arguments)
+            if is_first or len(call.arguments) > size:
+                new = ToolCall(call.name, call.arguments[size:], call.whole, call.id)
+                pieces.append(NewCall(place, new, is_first))
             self.calls[place : place + 1] = [call]
-        return new, changed
+        return pieces
 
 
 class _Arguments:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from serve.conftest import Served
 
-from ovspec.serve.message_parser import MessageParser, MessageStream
+from ovspec.serve.message_parser import MessageParser, MessageStream, NewCall, text_of
 from ovspec.serve.tools import GENERIC, HERMES, LIST, LLAMA, form_of
 
 WEATHER = '{"city": "Köln \\"a}\\" [", "days": {"n": [1, 2]}}'
@@ -70,12 +70,14 @@ def test_parts_whole_and_as_they_come(name: str) -> None:
         got: list[Any] = ["", ""]
         streamed: dict[int, list[str]] = {}
         for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
-            new, changed = stream.add(text[begin:end], end == len(text) and begin == ([0, *cuts])[-1])
-            got[0] += new.reasoning
-            got[1] += new.content
-            for place, call, is_first in changed:
-                assert is_first == (place not in streamed)
-                streamed.setdefault(place, [call.name, "", call.id])[1] += call.arguments
+            pieces = stream.add(text[begin:end], end == len(text) and begin == ([0, *cuts])[-1])
+            got[0] += text_of(pieces, "reasoning")
+            got[1] += text_of(pieces, "content")
+            for new in pieces:
+                if isinstance(new, NewCall):
+                    call = new.call
+                    assert new.is_first == (new.index not in streamed)
+                    streamed.setdefault(new.index, [call.name, "", call.id])[1] += call.arguments
         if name != "no JSON":  # what was sent of a call is not taken back
             assert got == [reasoning, content]
             assert [tuple(one[:2]) for one in streamed.values()] == calls

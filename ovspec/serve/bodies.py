@@ -131,6 +131,11 @@ class AnswerBody(StrictBody):
         return 1
 
     @property
+    def count_field(self) -> str:
+        """The field that says how many answers are made."""
+        return "prompt"
+
+    @property
     def has_grammar(self) -> bool:
         """Whether it says what form its answers have."""
         return False
@@ -160,6 +165,13 @@ class GenerationBody(AnswerBody):
     def num_candidates(self) -> int:
         """As of `AnswerBody`; the best `n` are shown."""
         return self.n
+
+    @property
+    def count_field(self) -> str:
+        """As of `AnswerBody`."""
+        if self.num_candidates == 1:
+            return super().count_field
+        return "best_of" if self.num_candidates > self.n else "n"
 
     @property
     def has_grammar(self) -> bool:

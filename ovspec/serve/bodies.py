@@ -20,7 +20,7 @@ from ovspec.serve.strict_body import (
     TokenIds,
     Whole,
 )
-from ovspec.serve.tool_fields import MAX_TOOLS, NamedTool, Tool
+from ovspec.serve.tool_fields import MAX_TOOLS, NamedTool, Tool, restricts_calls
 
 MAX_CHOICES = 16
 MAX_STOP_STRINGS = 16
@@ -231,11 +231,9 @@ class ChatBody(GenerationBody):
 
     @property
     def restricts_calls(self) -> bool:
-        """Whether not all is left to the model: that it calls a tool, how many, or with which arguments."""
-        is_strict = any(tool.function.strict for tool in self.tools or ())
-        return (
-            is_strict or self.parallel_tool_calls is False or self.tool_choice not in (None, "auto", "none")
-        )
+        """As of `tool_fields.restricts_calls`."""
+        functions = [tool.function for tool in self.tools or ()]
+        return restricts_calls(functions, self.parallel_tool_calls, self.tool_choice)
 
 
 class TokenizeBody(StrictBody):

@@ -217,7 +217,10 @@ def _prompts(body: CompletionBody, model: ServedModel) -> list[list[int]]:
         entries = [entry for entry in given if not isinstance(entry, int)]
     if not entries:
         raise ApiError(400, "prompt: the list is empty; send a prompt", "prompt")
-    prompts = [model.tokens_of(one) if isinstance(one, str) else list(one) for one in entries]
+    if body.suffix:
+        prompts = [model.with_suffix(one, body.suffix) for one in entries]
+    else:
+        prompts = [model.tokens_of(one) if isinstance(one, str) else list(one) for one in entries]
     for prompt in prompts:
         model.check_tokens(prompt, "prompt")
-    return [model.with_suffix(prompt, body.suffix) for prompt in prompts] if body.suffix else prompts
+    return prompts

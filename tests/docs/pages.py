@@ -69,7 +69,8 @@ def code_blocks(language: str) -> list[tuple[str, str]]:
 def inline_commands() -> set[str]:
     """Commands in the running text."""
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    return set(re.findall(r"`(ovspec [a-z][^`]*)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)))
+    found = re.findall(r"`(ovspec [a-z][^`]*)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return {" ".join(command.split()) for command in found}  # a command may go over two lines
 
 
 def scaled(text: str) -> str:

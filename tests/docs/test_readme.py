@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from commands import command, ovspec
 from docs.pages import code_blocks, figures, inline_commands, scaled
+from gguf_files import GgufModel
 from prompts import STORY
 from tiers import by_tier
 
@@ -114,6 +115,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the exported pair in it, made by the README's own command."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "long.txt").write_text(STORY, encoding="utf-8")
+    GgufModel().write(folder / "model.gguf")
     (folder / "prompts.jsonl").write_text(json.dumps(STORY) + "\n", encoding="utf-8")
     (folder / "texts.jsonl").write_text(json.dumps({"text": STORY}), encoding="utf-8")
     run(scaled(next(line for _, line in COMMANDS if line.startswith("ovspec export"))), folder)

@@ -82,7 +82,8 @@ class Ours:
 
     def __init__(self, target: Path, head: Path | None) -> None:
         draft = head and ovspec.draft_model(head)
-        self._pipeline = ovspec.LLMPipeline(target, "CPU", draft_model=draft, **PROPERTIES)
+        drafter = "assistant" if head else "none"
+        self._pipeline = ovspec.LLMPipeline(target, "CPU", draft_model=draft, drafter=drafter, **PROPERTIES)
         self._options: dict[str, Any] = {}
         if head:
             self._options = {"num_assistant_tokens": DRAFTED, "num_assistant_tokens_schedule": "constant"}

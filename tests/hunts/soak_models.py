@@ -48,7 +48,7 @@ class Own:
                 if fault == "Drafter raises":
                     raise RuntimeError("injected: the drafter failed")
                 return [VOCAB] * k, None, None
-        found = lookup(as_text(context), 3, k)
+        found, _ = lookup(as_text(context), 3, k)
         if rng.random() < 0.5:
             return [*found, *(rng.randrange(VOCAB) for _ in range(k - len(found)))][:k], None, None
         tokens, parents, parent = list[int](), list[int](), -1

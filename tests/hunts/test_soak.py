@@ -31,7 +31,7 @@ def test_a_wrong_answer_is_found_among_others(model: str) -> None:
     asked = [
         Asked(Ask(prompt, options), {"num_assistant_tokens": 3}) for prompt in ("Tom", "Once", "One day")
     ]
-    run = Run(Load(model, tuple(asked), cache_tokens=160))
+    run = Run(Load(model, tuple(asked), cache_tokens=256))
     run.run()
     assert problems(run, Alone()) == []
     found = problems(run, Wrong())

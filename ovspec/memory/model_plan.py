@@ -24,7 +24,7 @@ PROCESS_BYTES = 80 * 10**6
 # The compiled graph: a layer of single operations, and one in an operation of many layers.
 _LAYER_BYTES, _JOINED_LAYER_BYTES = 2_100_000, 900_000
 _HIDDEN_BYTES = 20  # per row of a pass and value
-_INNER_BYTES = 14  # of queries, keys, values, and gated channels
+_INNER_BYTES, _INNER_BYTES_F32 = 11, 14  # of queries, keys, values, and gated channels
 #: Rows of a pass whose logits are counted, where a plan does not say how many requests run.
 SAMPLED_ROWS = 16
 # VerifyAttention merges results of parts of the context, of so many tokens each, in at most so many bytes.
@@ -140,9 +140,10 @@ def _working_bytes(model: ModelInfo, backends: Backends, rows: int, context: int
     inner = model.intermediate_size
     if model.num_experts:
         inner = model.num_experts_per_tok * model.moe_intermediate_size
-        if not _native(backends.experts):
-            inner += model.num_experts_per_tok * model.hidden_size
-    activations = rows * (_INNER_BYTES * (inner + qkv) + _HIDDEN_BYTES * model.hidden_size)
+        if not _native(backends.experts):  # it gathers the rows of each expert, and keeps what each gives
+            inner += 2 * model.num_experts_per_tok * model.hidden_size
+    inner_bytes = _INNER_BYTES_F32 if backends.arithmetic == "f32" else _INNER_BYTES
+    activations = rows * (inner_bytes * (inner + qkv) + _HIDDEN_BYTES * model.hidden_size)
     if _native(backends.attention):
         parts = -(-context // _PART_TOKENS) * rows * model.num_attention_heads * (head_dim + 2)
         attention = min(4 * parts, _PARTS_BYTES)

@@ -194,7 +194,7 @@ class Server:
         arrived = time.perf_counter()
         body, size = await self._body(request, kind)
         # Its places are taken before any work that a full server would do in vain.
-        slots = self._answerer.admission.admit(num_answers(body))
+        slots = self._answerer.admission.admit(num_answers(body), body.count_field)
         try:
             work = partial(make, body, self._model, arrived)
             call = await self._door.run(size, work, body.has_grammar)

@@ -20,7 +20,7 @@ from ovspec.serve.strict_body import (
     TokenIds,
     Whole,
 )
-from ovspec.serve.tool_fields import MAX_TOOLS, NamedTool, Tool
+from ovspec.serve.tool_fields import MAX_TOOLS, NamedTool, Tool, restricts_calls
 
 MAX_CHOICES = 16
 MAX_STOP_STRINGS = 16
@@ -131,6 +131,11 @@ class AnswerBody(StrictBody):
         return 1
 
     @property
+    def count_field(self) -> str:
+        """The field that says how many answers are made."""
+        return "prompt"
+
+    @property
     def has_grammar(self) -> bool:
         """Whether it says what form its answers have."""
         return False
@@ -160,6 +165,13 @@ class GenerationBody(AnswerBody):
     def num_candidates(self) -> int:
         """As of `AnswerBody`; the best `n` are shown."""
         return self.n
+
+    @property
+    def count_field(self) -> str:
+        """As of `AnswerBody`."""
+        if self.num_candidates == 1:
+            return super().count_field
+        return "best_of" if self.num_candidates > self.n else "n"
 
     @property
     def has_grammar(self) -> bool:
@@ -219,11 +231,9 @@ class ChatBody(GenerationBody):
 
     @property
     def restricts_calls(self) -> bool:
-        """Whether not all is left to the model: that it calls a tool, how many, or with which arguments."""
-        is_strict = any(tool.function.strict for tool in self.tools or ())
-        return (
-            is_strict or self.parallel_tool_calls is False or self.tool_choice not in (None, "auto", "none")
-        )
+        """As of `tool_fields.restricts_calls`."""
+        functions = [tool.function for tool in self.tools or ()]
+        return restricts_calls(functions, self.parallel_tool_calls, self.tool_choice)
 
 
 class TokenizeBody(StrictBody):

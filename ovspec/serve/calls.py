@@ -76,10 +76,10 @@ class Call:
             limit_field = "max_completion_tokens" if both else "max_tokens"
             model.check_length(len(prompt), max_tokens, field, limit_field)
         settings = model.settings(body, max_tokens, grammar)
-        count, most = body.num_candidates, "n" if body.n > 1 else "best_of"
+        count, counted = body.num_candidates, body.count_field
         if count > 1 and not settings.sampling.do_sample:
-            message = f"{most}={count}: greedy answers are all the same; set temperature above 0"
-            raise ApiError(400, message, most)
+            message = f"{counted}={count}: greedy answers are all the same; set temperature above 0"
+            raise ApiError(400, message, counted)
         name, verify = model.verify_mode(body.verify)
         asked = _prompt_logprobs(body, logprobs)
         # Without a seed, prompts that are the same get different answers too.
@@ -217,7 +217,10 @@ def _prompts(body: CompletionBody, model: ServedModel) -> list[list[int]]:
         entries = [entry for entry in given if not isinstance(entry, int)]
     if not entries:
         raise ApiError(400, "prompt: the list is empty; send a prompt", "prompt")
-    prompts = [model.tokens_of(one) if isinstance(one, str) else list(one) for one in entries]
+    if body.suffix:
+        prompts = [model.with_suffix(one, body.suffix) for one in entries]
+    else:
+        prompts = [model.tokens_of(one) if isinstance(one, str) else list(one) for one in entries]
     for prompt in prompts:
         model.check_tokens(prompt, "prompt")
-    return [model.with_suffix(prompt, body.suffix) for prompt in prompts] if body.suffix else prompts
+    return prompts

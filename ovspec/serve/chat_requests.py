@@ -29,6 +29,7 @@ class ChatRequest:
         reasons: whether the model's template knows reasoning.
         starts_in_reasoning: whether the prompt ends inside of it.
         harmony: the format of its channels; `None`: it has none.
+        begun: as of `HarmonyStream`.
     """
 
     prompt: list[int]
@@ -37,11 +38,12 @@ class ChatRequest:
     reasons: bool
     starts_in_reasoning: bool
     harmony: HarmonyEncoding | None = None
+    begun: list[int] | None = None
 
     def parts(self) -> PartsStream:
         """What reads one answer."""
         if self.harmony is not None:
-            return HarmonyStream(self.harmony, self.tools, begun_answer(self.harmony, self.prompt))
+            return HarmonyStream(self.harmony, self.tools, self.begun)
         return MessageStream(MessageParser(self.tools, self.reasons, self.starts_in_reasoning))
 
     @classmethod
@@ -56,13 +58,14 @@ class ChatRequest:
         if use.grammar is not None and form is not None:
             field = form.field.partition(".")[0]
             raise ApiError(400, f"{field}: tools give the answer its form; leave one of them out", field)
+        continues = _continues(body)
         text = model.chat_text(
             body.messages,
             body.special_tokens_in_content,
             use.tools,
             _context(body),
             body.add_generation_prompt,
-            _continues(body),
+            continues,
         )
         inside = text.rstrip().endswith("<think>") and form is None and not use.is_forced
         prompt, grammar = model.requests.chat_prompts.tokenized(text), use.grammar or form
@@ -70,7 +73,10 @@ class ChatRequest:
         harmony = model.harmony if grammar is None else None
         if harmony is not None and body.stop:
             raise ApiError(400, "stop: is not looked for in the channels of this model; leave it out", "stop")
-        return cls(prompt, grammar, use.names, "think>" in template, inside, harmony)
+        begun = None
+        if harmony is not None and (continues or body.add_generation_prompt):
+            begun = begun_answer(harmony, prompt)  # else the last answer is one that has ended
+        return cls(prompt, grammar, use.names, "think>" in template, inside, harmony, begun)
 
 
 def _context(body: ChatBody) -> dict[str, Any]:

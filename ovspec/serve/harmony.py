@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import logging
 import os
 import tempfile
@@ -10,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ovspec.serve.message_parser import Change, Parts, ToolCall
+from ovspec.serve.message_parser import NewCall, NewText, Piece, ToolCall
 
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding
@@ -69,38 +70,45 @@ def begun_answer(encoding: HarmonyEncoding, prompt: Sequence[int]) -> list[int]:
 
 
 class HarmonyStream:
-    """What is new in the parts of one answer, whose tokens stand behind `<|start|>assistant`.
+    """A `PartsStream` of tokens.
 
     Args:
-        begun: tokens of the answer that the prompt has already.
         tools: names of those that may be called; other calls are content.
+        begun: tokens of the answer that the prompt has behind `<|start|>assistant`; `None`: the answer
+            begins with that itself.
     """
 
-    def __init__(self, encoding: HarmonyEncoding, tools: Collection[str], begun: Sequence[int] = ()) -> None:
+    def __init__(
+        self, encoding: HarmonyEncoding, tools: Collection[str], begun: Sequence[int] | None = ()
+    ) -> None:
         from openai_harmony import Role, StreamableParser
 
         self._encoding, self._tools = encoding, tools
-        self._parser = StreamableParser(encoding, Role.ASSISTANT, strict=False)
+        self._parser = StreamableParser(encoding, None if begun is None else Role.ASSISTANT, strict=False)
         self._is_harmony, self._has_content = True, False
+        self._plain = codecs.getincrementaldecoder("utf-8")("replace")
         self._places: dict[int, int] = {}  # of calls, by the message that each is
         self.calls: list[ToolCall] = []
         self.num_reasoning_tokens: int | None = None
-        self._take(begun)
+        self._take(begun or ())
+        self.num_reasoning_tokens = None  # those of the prompt are not the answer's
 
-    def add(self, text: str, finished: bool, tokens: Sequence[int] = ()) -> tuple[Parts, list[Change]]:
-        """As of `MessageStream`; the text is not looked at."""
-        new, changed = self._take(tokens)
-        if finished and not self._has_content:
+    def add(self, text: str, finished: bool, tokens: Sequence[int] = ()) -> list[Piece]:
+        """As of `PartsStream`; the text is not looked at."""
+        pieces = self._take(tokens)
+        if finished and self._is_harmony and not self._has_content:
             # No message has begun: what came is no header.
-            new.content = self._encoding.decode_utf8(self._parser.tokens) if self._is_harmony else new.content
+            _append(pieces, NewText("content", self._encoding.decode(self._parser.tokens)))
+        if finished:
+            _append(pieces, NewText("content", self._plain.decode(b"", final=True)))
         for call in self.calls if finished else ():
             call.whole = True
-        return new, changed
+        return pieces
 
-    def _take(self, tokens: Sequence[int]) -> tuple[Parts, list[Change]]:
+    def _take(self, tokens: Sequence[int]) -> list[Piece]:
         from openai_harmony import HarmonyError
 
-        new, changed = Parts(), list[Change]()
+        pieces: list[Piece] = []
         for place, token in enumerate(tokens):
             if self._is_harmony:
                 try:
@@ -108,34 +116,51 @@ class HarmonyStream:
                 except HarmonyError:
                     self._is_harmony = False
             if not self._is_harmony:
-                new.content += self._encoding.decode_utf8(tokens[place:])
+                # A token may hold a part of a character.
+                data = self._encoding.decode(tokens[place:], "surrogateescape")
+                text = self._plain.decode(data.encode("utf-8", "surrogateescape"))
+                _append(pieces, NewText("content", text))
                 break
-            self._sort(new, changed)
-        return new, changed
+            if (piece := self._sorted()) is not None:
+                _append(pieces, piece)
+        return pieces
 
-    def _sort(self, new: Parts, changed: list[Change]) -> None:
-        """Note what the last token has added to its channel."""
+    def _sorted(self) -> Piece | None:
+        """What the last token has added to its channel."""
         parser = self._parser
         channel, to, text = parser.current_channel, parser.current_recipient or "", parser.last_content_delta
         if channel is None:
-            return
+            return None
         self._has_content = True
         name = to.removeprefix(_FUNCTIONS)
         if to.startswith(_FUNCTIONS) and name in self._tools:
-            self._call(name, text or "", changed)
-        elif channel == "analysis":
-            new.reasoning += text or ""
+            return self._called(name, text or "")
+        if channel == "analysis":
             self.num_reasoning_tokens = (self.num_reasoning_tokens or 0) + (text is not None)
-        else:
-            new.content += text or ""
+            return NewText("reasoning", text or "")
+        return NewText("content", text or "")
 
-    def _call(self, name: str, text: str, changed: list[Change]) -> None:
+    def _called(self, name: str, text: str) -> NewCall:
         message = len(self._parser.messages)
         is_first = message not in self._places
         if is_first:
             self._places[message] = len(self.calls)
             self.calls.append(ToolCall(name, "", False))
-        call = self.calls[self._places[message]]
+        place = self._places[message]
+        call = self.calls[place]
         call.arguments += text
-        if is_first or text:
-            changed.append((self._places[message], ToolCall(name, text, False, call.id), is_first))
+        return NewCall(place, ToolCall(name, text, False, call.id), is_first)
+
+
+def _append(pieces: list[Piece], new: Piece) -> None:
+    """Add a piece, to the last one where it goes on with that."""
+    last = pieces[-1] if pieces else None
+    if isinstance(new, NewCall):
+        if isinstance(last, NewCall) and last.index == new.index:
+            last.call.arguments += new.call.arguments
+        elif new.is_first or new.call.arguments:
+            pieces.append(new)
+    elif isinstance(last, NewText) and last.kind == new.kind:
+        last.text += new.text
+    elif new.text:
+        pieces.append(new)

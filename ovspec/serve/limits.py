@@ -49,18 +49,19 @@ class Admission:
         self._mean_seconds = 1.0
         self.in_work = 0
 
-    def admit(self, answers: int) -> list[Slot]:
+    def admit(self, answers: int, field: str = "n") -> list[Slot]:
         """Slots for this many answers.
+
+        Args:
+            field: of the request, that says how many.
 
         Raises:
             ApiError: 429 with the seconds to wait, or 400 for a request that is never let in.
         """
         most = self._limits.max_num_seqs + self._limits.max_queued
         if answers > most:
-            message = (
-                f"n: {answers} answers (prompts times n) in one request; this server takes at most {most}"
-            )
-            raise ApiError(400, message, "n")
+            message = f"{field}: {answers} answers in one request; this server takes at most {most}"
+            raise ApiError(400, message, field)
         if self.in_work + answers > most:
             message = f"{self.in_work} answers are in work or wait, at most {most} may; try again later"
             seconds = self._seconds_until_room(self.in_work + answers - most)

@@ -7,21 +7,24 @@ import re
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 _THINK, _THOUGHT = "<think>", "</think>"
 # What begins calls in some family, in the middle of an answer or at its start.
 _MARKS = ("<tool_call>", "<function=", "[TOOL_CALLS]", "<|tool_call|>", "<|python_tag|>", "functools[")
+_LONGEST_MARK = max(map(len, _MARKS))
 # JSON that may be calls, as far as it has come.
-_JSON_CALL = re.compile(r'\s*[\[{][\s\[{]*(?:"(?P<key>\w*)"?)?')
-# A call without a mark, by its name, as far as it has come.
-_NAMED_CALL = re.compile(r"\s*(?P<name>[\w.-]+)(?:\[ARGS\]|\[[ARGS]*\Z)?(?P<begins>\{)?")
+_JSON_CALL = re.compile(r'[\[{][\s\[{]*(?:"(?P<key>\w*)"?)?')
+# A call without a mark, by its name, as far as it has come; names of tools have at most 64 characters.
+_NAMED_CALL = re.compile(r"(?P<name>[\w.-]{1,65})(?:\[ARGS\]|\[[ARGS]*\Z)?(?P<begins>\{)?")
 _KEYS = ("name", "tool_calls", "type", "function", "id", "arguments", "parameters")
 _CALL = re.compile(
     r'"name"\s*:\s*"(?P<name>[\w.-]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*'
     r"|<function=(?P<function>[\w.-]+)>\s*(?=\{)"
     r"|(?:\[TOOL_CALLS\]|^)\s*(?P<plain>[\w.-]+)(?:\[ARGS\])?(?=\{)"
 )
+# What may be before the arguments of a call, in a text that grows.
+_LONGEST_HEAD = 1024
 _SCALAR = re.compile(r"[^\s,}\]]+(?=[\s,}\]])")
 _MARK_OR_BRACKET = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 
@@ -43,15 +46,42 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Parts:
-    """The parts of an answer, or what is new in them."""
+    """The parts of an answer."""
 
     reasoning: str = ""
     content: str = ""
     calls: list[ToolCall] = field(default_factory=list)
 
 
-# A call by its index, what is new of it, and whether that is the first of it.
-Change = tuple[int, ToolCall, bool]
+@dataclass(slots=True)
+class NewText:
+    """Text that an answer has more."""
+
+    kind: Literal["reasoning", "content"]
+    text: str
+
+
+@dataclass(slots=True)
+class NewCall:
+    """What an answer has more of a call.
+
+    Attributes:
+        index: of the call.
+        call: its arguments are the new ones.
+        is_first: whether nothing of it has come before.
+    """
+
+    index: int
+    call: ToolCall
+    is_first: bool
+
+
+Piece = NewText | NewCall
+
+
+def text_of(pieces: Sequence[Piece], kind: Literal["reasoning", "content"]) -> str:
+    """The new text of a kind."""
+    return "".join(piece.text for piece in pieces if isinstance(piece, NewText) and piece.kind == kind)
 
 
 class PartsStream(Protocol):
@@ -65,12 +95,8 @@ class PartsStream(Protocol):
     calls: list[ToolCall]
     num_reasoning_tokens: int | None
 
-    def add(self, text: str, finished: bool, tokens: Sequence[int] = ()) -> tuple[Parts, list[Change]]:
-        """Take new text, and the tokens that it came of.
-
-        Returns:
-            New reasoning and content, and the calls that have something new.
-        """
+    def add(self, text: str, finished: bool, tokens: Sequence[int] = ()) -> list[Piece]:
+        """Take new text, and the tokens that it came of; what is new in the parts, in the answer's order."""
 
 
 class MessageParser:
@@ -85,7 +111,11 @@ class MessageParser:
     def __init__(self, tools: Collection[str], reasons: bool, starts_in_reasoning: bool) -> None:
         self._tools, self._reasons, self._starts = tools, reasons, starts_in_reasoning
         self._ids: list[str] = []
-        self._values: dict[int, _Arguments] = {}
+        self._begin: int | None = None  # of calls, where that is certain
+        self._num_searched = 0  # characters without a mark
+        self._whole: list[ToolCall] = []
+        self._num_read = 0  # characters that no further call begins in
+        self._open: _Arguments | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -93,7 +123,7 @@ class MessageParser:
         return not self._tools and not self._reasons
 
     def parse(self, text: str, finished: bool) -> Parts:
-        """The parts of an answer that has come so far.
+        """The parts of an answer that has come so far; the text goes on behind that of the last time.
 
         What is not finished may lack its end, where that could become something else; each part begins with
         what it had before.
@@ -108,11 +138,14 @@ class MessageParser:
             parts.content = rest if finished else _held_back(rest, _MARKS)
             return parts
         parts.calls = self._calls(rest, begin)
+        if parts.calls:
+            self._begin = begin
         if parts.calls or not finished:
             parts.content = rest[:begin].rstrip()
         else:
             parts.content = rest
-        for place, call in enumerate(parts.calls):
+        last = max(0, len(self._ids) - 1)  # those before it have their id
+        for place, call in enumerate(parts.calls[last:], last):
             if place == len(self._ids):
                 self._ids.append(call.id)
             call.id = self._ids[place]
@@ -137,9 +170,14 @@ class MessageParser:
 
     def _begin_of_calls(self, text: str, finished: bool) -> int | None:
         """Where calls begin, or may begin; `None`: nowhere so far."""
-        found = [at for mark in _MARKS if (at := text.find(mark)) >= 0]
+        if self._begin is not None:
+            return self._begin
+        start = max(0, self._num_searched - _LONGEST_MARK)
+        found = [at for mark in _MARKS if (at := text.find(mark, start)) >= 0]
+        self._begin, self._num_searched = min(found, default=None), len(text)
         if found:
-            return min(found)
+            return self._begin
+        text = text.lstrip()
         json_call = _JSON_CALL.match(text)
         if json_call is not None:
             key = json_call["key"]
@@ -155,20 +193,21 @@ class MessageParser:
                 return 0
         return None
 
-    def _calls(self, text: str, at: int) -> list[ToolCall]:
-        calls: list[ToolCall] = []
-        while (found := _CALL.search(text, at)) is not None:
+    def _calls(self, text: str, begin: int) -> list[ToolCall]:
+        self._num_read = max(self._num_read, begin)
+        while (found := _CALL.search(text, self._num_read)) is not None:
             name = found["name"] or found["function"] or found["plain"]
-            value = self._values.setdefault(found.end(), _Arguments(found.end()))
-            end = value.read(text)
-            at = len(text) if end is None else end
-            if name not in self._tools:
-                continue
-            if end is None and text.startswith("{", value.start):
-                calls.append(ToolCall(name, text[value.start :], False))
-            elif value.whole is not None:
-                calls.append(ToolCall(name, value.whole, True))
-        return calls
+            if self._open is None or self._open.start != found.end():
+                self._open = _Arguments(found.end())
+            end = self._open.read(text)
+            if end is None:
+                is_shown = name in self._tools and text.startswith("{", found.end())
+                return [*self._whole, *([ToolCall(name, text[found.end() :], False)] if is_shown else [])]
+            self._num_read = end
+            if name in self._tools and self._open.whole is not None:
+                self._whole.append(ToolCall(name, self._open.whole, True))
+        self._num_read = max(self._num_read, len(text) - _LONGEST_HEAD)
+        return list(self._whole)
 
 
 class MessageStream:
@@ -181,26 +220,28 @@ class MessageStream:
         self._sent = Parts()
         self.calls: list[ToolCall] = []
 
-    def add(self, text: str, finished: bool, tokens: Sequence[int] = ()) -> tuple[Parts, list[Change]]:
+    def add(self, text: str, finished: bool, tokens: Sequence[int] = ()) -> list[Piece]:
         """As of `PartsStream`; the tokens are not looked at."""
         if self._parser.is_plain:
-            return Parts(content=text), []
+            return [NewText("content", text)] if text else []
         self._text += text
-        now, new = self._parser.parse(self._text, finished), Parts()
-        for name in ("reasoning", "content"):
-            before, whole = getattr(self._sent, name), getattr(now, name)
+        now = self._parser.parse(self._text, finished)
+        pieces: list[Piece] = []
+        kinds: tuple[Literal["reasoning", "content"], ...] = ("reasoning", "content")
+        for kind in kinds:
+            before, whole = getattr(self._sent, kind), getattr(now, kind)
             if len(whole) > len(before):
-                setattr(new, name, whole[len(before) :])
-                setattr(self._sent, name, whole)
-        changed = []
-        for place, call in enumerate(now.calls):
+                pieces.append(NewText(kind, whole[len(before) :]))
+                setattr(self._sent, kind, whole)
+        last = max(0, len(self.calls) - 1)  # those before it have ended
+        for place, call in enumerate(now.calls[last:], last):
             is_first = place == len(self.calls)
-            before = "" if is_first else self.calls[place].arguments
-            if is_first or len(call.arguments) > len(before):
-                piece = ToolCall(call.name, call.arguments[len(before) :], call.whole, call.id)
-                changed.append((place, piece, is_first))
+            size = 0 if is_first else len(self.calls[place].arguments)
+            if is_first or len(call.arguments) > size:
+                new = ToolCall(call.name, call.arguments[size:], call.whole, call.id)
+                pieces.append(NewCall(place, new, is_first))
             self.calls[place : place + 1] = [call]
-        return new, changed
+        return pieces
 
 
 class _Arguments:
@@ -212,15 +253,15 @@ class _Arguments:
 
     def __init__(self, start: int) -> None:
         self.start, self._at = start, start
-        self._end: int | None = None
         self._depth, self._quoted = 0, False
         self.whole: str | None = None
 
     def read(self, text: str) -> int | None:
         """Where it ends; `None`: it has not ended."""
-        if self._end is None and (end := self._found(text)) is not None:
-            self._end, self.whole = end, _arguments(text[self.start : end])
-        return self._end
+        end = self._found(text)
+        if end is not None:
+            self.whole = _arguments(text[self.start : end])
+        return end
 
     def _found(self, text: str) -> int | None:
         if text[self.start : self.start + 1] not in ("{", "[", '"'):
@@ -234,6 +275,7 @@ class _Arguments:
                 self._depth += (mark in "{[") - (mark in "}]")
             if self._depth == 0 and not self._quoted:
                 return self._at
+        self._at = max(self._at, len(text) - text.endswith("\\"))
         return None
 
 
@@ -243,7 +285,7 @@ def _arguments(text: str) -> str | None:
         value = json.loads(text)
         if isinstance(value, str):  # JSON in a text, as OpenAI's own interface has it
             text, value = value, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return text if isinstance(value, dict) else "{}" if value is None else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ovspec.serve.strict_body import Off, OffList, StrictBody, Text
 from ovspec.serve.tool_fields import ToolName
@@ -22,11 +22,22 @@ class TextPart(StrictBody):
     cache_control: dict[str, Any] | None = None
 
 
+def _json(value: str) -> str:
+    try:
+        json.loads(value or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is no JSON ({error}); send the arguments as they came") from None
+    return value
+
+
+Arguments = Annotated[Text, AfterValidator(_json)]
+
+
 class CalledFunction(StrictBody):
     """A function that was called, with its arguments as JSON in a text."""
 
     name: ToolName
-    arguments: Text = "{}"
+    arguments: Arguments = "{}"
 
 
 class CalledTool(StrictBody):
@@ -60,12 +71,6 @@ class Message(StrictBody):
             raise ValueError(f"a message of role {self.role} has no content; give some text")
         if self.role == "tool" and self.tool_call_id is None:
             raise ValueError("a message of role tool has no tool_call_id; say which call it answers")
-        for call in self.tool_calls or ():
-            try:
-                json.loads(call.function.arguments or "{}")
-            except (ValueError, RecursionError) as error:
-                name = call.function.name
-                raise ValueError(f"the arguments of tool call {name} are no JSON ({error})") from None
         return self
 
     @property

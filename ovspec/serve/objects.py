@@ -15,7 +15,7 @@ from ovspec.engine.request import RequestMetrics
 from ovspec.generation.token_text import Piece
 from ovspec.serve.api_error import ApiError
 from ovspec.serve.choice import Choice, Delta
-from ovspec.serve.message_parser import PartsStream, ToolCall
+from ovspec.serve.message_parser import NewCall, PartsStream, ToolCall, text_of
 from ovspec.serve.prompt_logprobs import NamedLogprobs
 
 Json = dict[str, Any]
@@ -97,15 +97,11 @@ class ChatObjects(Objects):
         if index not in self._streams:
             self._streams[index] = self._parts()
         stream = self._streams[index]
-        new, calls = stream.add(delta.text, delta.finish_reason is not None, delta.tokens)
-        content: Json = {"content": new.content} if new.content else {}
-        if new.reasoning:
-            content["reasoning_content"] = new.reasoning
-        if calls:
-            content["tool_calls"] = [
-                {"index": place, **(_call(call) if is_first else {"function": {"arguments": call.arguments}})}
-                for place, call, is_first in calls
-            ]
+        pieces = stream.add(delta.text, delta.finish_reason is not None, delta.tokens)
+        texts = {"content": text_of(pieces, "content"), "reasoning_content": text_of(pieces, "reasoning")}
+        content: Json = {name: text for name, text in texts.items() if text}
+        if calls := [_more_of_call(piece) for piece in pieces if isinstance(piece, NewCall)]:
+            content["tool_calls"] = calls
         if not content and not delta.shows:
             return []
         if not content and not delta.finish_reason:
@@ -119,11 +115,11 @@ class ChatObjects(Objects):
         entries = []
         for index, (choice, delta) in enumerate(zip(choices, deltas, strict=True)):
             stream = self._parts()
-            parts, _ = stream.add(choice.text, True, delta.tokens)
-            content = None if stream.calls and not parts.content else parts.content
+            pieces = stream.add(choice.text, True, delta.tokens)
+            content = text_of(pieces, "content") or (None if stream.calls else "")
             message: Json = {"role": "assistant", "content": content, "refusal": None}
-            if parts.reasoning:
-                message["reasoning_content"] = parts.reasoning
+            if reasoning := text_of(pieces, "reasoning"):
+                message["reasoning_content"] = reasoning
             if stream.calls:
                 message["tool_calls"] = [_call(call) for call in stream.calls]
             entries.append(
@@ -183,6 +179,13 @@ class CompletionObjects(Objects):
 def _call(call: ToolCall) -> Json:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
+
+
+def _more_of_call(new: NewCall) -> Json:
+    return {
+        "index": new.index,
+        **(_call(new.call) if new.is_first else {"function": {"arguments": new.call.arguments}}),
+    }
 
 
 def _reason(reason: str | None, calls: bool) -> str | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from ovspec.serve.api_error import ApiError
 from ovspec.serve.bodies import MAX_TOP_LOGPROBS, AnswerBody, ChatBody
-from ovspec.serve.messages import MAX_MESSAGES, MAX_PARTS
+from ovspec.serve.messages import MAX_MESSAGES, MAX_PARTS, Arguments
 from ovspec.serve.strict_body import Flag, Off, OffExcept, OffFalse, OffList, StrictBody, Text, Whole
-from ovspec.serve.tool_fields import MAX_TOOLS, ToolName
+from ovspec.serve.tool_fields import MAX_TOOLS, Function, FunctionName, ToolName, restricts_calls
 
 
 class ResponsePart(StrictBody):
@@ -24,6 +25,14 @@ class ResponsePart(StrictBody):
 Parts = Annotated[list[ResponsePart], Field(fail_fast=True, max_length=MAX_PARTS)]
 
 
+Listed = TypeVar("Listed")
+# A refusal is about that of both which was sent; names in brackets are in no place that a client is told.
+TextOr = Annotated[
+    Annotated[Text, Tag("[text]")] | Annotated[Listed, Tag("[list]")],
+    Discriminator(lambda value: "[list]" if isinstance(value, list) else "[text]"),
+]
+
+
 class ResponseItem(StrictBody):
     """What every item may have; an answer's items are taken back as they are."""
 
@@ -36,7 +45,7 @@ class ResponseMessage(ResponseItem):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Parts
+    content: TextOr[Parts]
     phase: Text | None = None
 
 
@@ -46,7 +55,7 @@ class ResponseCall(ResponseItem):
     type: Literal["function_call"]
     call_id: Text
     name: ToolName
-    arguments: Text
+    arguments: Arguments
 
 
 class ResponseCallOutput(ResponseItem):
@@ -54,7 +63,7 @@ class ResponseCallOutput(ResponseItem):
 
     type: Literal["function_call_output"]
     call_id: Text
-    output: Text | Parts
+    output: TextOr[Parts]
 
 
 class ResponseReasoning(ResponseItem):
@@ -79,21 +88,16 @@ Item = Annotated[
 ]
 
 
-class ResponseFunction(StrictBody):
+class ResponseFunction(Function):
     """A function that the model may ask to call; there are no other tools."""
 
     type: Literal["function"]
-    name: ToolName
-    description: Text | None = None
-    parameters: dict[str, Any] | None = None
-    strict: Flag | None = None
 
 
-class ResponseNamedFunction(StrictBody):
+class ResponseNamedFunction(FunctionName):
     """The function that is to be called."""
 
     type: Literal["function"]
-    name: ToolName
 
 
 class ResponseTextFormat(StrictBody):
@@ -104,6 +108,18 @@ class ResponseTextFormat(StrictBody):
     description: Text | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: Flag | None = None
+
+    @model_validator(mode="after")
+    def _has_what_its_type_has(self) -> ResponseTextFormat:
+        given = [name for name in self.described if name != "type"]
+        if given and self.type != "json_schema":
+            raise ValueError(f"{given[0]} is for type json_schema, not {self.type}; leave it out")
+        return self
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What is given, by the client's names."""
+        return self.model_dump(by_alias=True, exclude_none=True)
 
 
 class ResponseText(StrictBody):
@@ -130,7 +146,7 @@ class ResponseStreamOptions(StrictBody):
 class ResponseBody(AnswerBody):
     """The body of `/v1/responses`. Nothing is kept of an answer."""
 
-    input: Text | Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    input: TextOr[Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]]
     instructions: Text | None = None
     max_output_tokens: Whole | None = Field(None, ge=1)
     text: ResponseText | None = None
@@ -164,7 +180,8 @@ class ResponseBody(AnswerBody):
     def has_grammar(self) -> bool:
         """As of `AnswerBody`."""
         form = self.text.format if self.text is not None else None
-        return bool(self.tools) or (form is not None and form.type != "text")
+        calls = restricts_calls(self.tools or (), self.parallel_tool_calls, self.tool_choice)
+        return calls or (form is not None and form.type != "text")
 
     @property
     def wants_logprobs(self) -> bool:
@@ -175,7 +192,7 @@ class ResponseBody(AnswerBody):
         """The same as a chat.
 
         Raises:
-            ApiError: 400, as of a chat's body; it names the chat's field.
+            ApiError: 400, as of a chat's body, whose field it names; or reasoning that belongs to nothing.
         """
         given = self.model_fields_set & AnswerBody.model_fields.keys() & ChatBody.model_fields.keys()
         fields: dict[str, Any] = {name: getattr(self, name) for name in given}
@@ -203,8 +220,10 @@ class ResponseBody(AnswerBody):
         form = self.text.format if self.text is not None else None
         if form is None:
             return None
-        schema = form.model_dump(by_alias=True, exclude={"type"}, exclude_none=True)
-        return {"type": form.type, **({"json_schema": schema} if schema else {})}
+        if form.type != "json_schema":
+            return {"type": form.type}
+        schema = {name: value for name, value in form.described.items() if name != "type"}
+        return {"type": form.type, "json_schema": schema}
 
     def _messages(self) -> list[dict[str, Any]]:
         """The items as messages: what the assistant wrote between two others is one of them."""
@@ -213,25 +232,38 @@ class ResponseBody(AnswerBody):
             messages.append({"role": "system", "content": self.instructions})
         if isinstance(self.input, str):
             return [*messages, {"role": "user", "content": self.input}]
-        thought: dict[str, str] = {}
-        for item in self.input:
+        thoughts: list[str] = []
+        for place, item in enumerate(self.input):
             if isinstance(item, ResponseReasoning):
-                thought = {"reasoning_content": _text(item.content or item.summary or [])}
-            elif isinstance(item, ResponseCallOutput):
+                thoughts.append(_text(item.content or item.summary or []))
+                continue
+            if thoughts and not _is_of_assistant(item):
+                raise _unfollowed(place - 1)
+            thought = {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
+            thoughts = []
+            if isinstance(item, ResponseCallOutput):
                 output = {"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}
                 messages.append(output)
             elif isinstance(item, ResponseMessage):
-                said = thought if item.role == "assistant" else {}
-                messages.append({"role": item.role, "content": _text(item.content), **said})
-                thought = {}
+                messages.append({"role": item.role, "content": _text(item.content), **thought})
             else:
                 if thought or not messages or messages[-1]["role"] != "assistant":
                     messages.append({"role": "assistant", "content": None, **thought})
-                    thought = {}
                 function = {"name": item.name, "arguments": item.arguments}
                 call = {"id": item.call_id, "type": "function", "function": function}
                 messages[-1].setdefault("tool_calls", []).append(call)
+        if thoughts:
+            raise _unfollowed(len(self.input) - 1)
         return messages
+
+
+def _is_of_assistant(item: ResponseItem) -> bool:
+    return isinstance(item, ResponseCall) or (isinstance(item, ResponseMessage) and item.role == "assistant")
+
+
+def _unfollowed(place: int) -> ApiError:
+    message = f"input.{place}: no message or call of the assistant's follows this reasoning; leave it out"
+    return ApiError(400, message, "input")
 
 
 def _tool(given: ResponseFunction) -> dict[str, Any]:

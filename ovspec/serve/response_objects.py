@@ -141,10 +141,14 @@ def call_of_response(body: ResponseBody, model: ServedModel, arrived: float) -> 
     try:
         return Call.of(body.chat(), model, arrived, partial(ResponseObjects, body))
     except ApiError as error:
-        for old, new in _NAMES.items():
-            if error.message.startswith(old) or (error.param or "").startswith(old):
-                message = (
-                    new + error.message.removeprefix(old) if error.message.startswith(old) else error.message
-                )
-                raise ApiError(error.status, message, new.partition(".")[0], error.code) from error
-        raise
+        raise _renamed(error) from error
+
+
+def _renamed(error: ApiError) -> ApiError:
+    """A refusal of a chat with the names that its fields have here."""
+    message, param = error.message, error.param
+    for old, new in _NAMES.items():
+        if message.startswith(old) or (param or "").startswith(old):
+            message = new + message.removeprefix(old) if message.startswith(old) else message
+            return ApiError(error.status, message, new.partition(".")[0], error.code, error.retry_after)
+    return error

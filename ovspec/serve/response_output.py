@@ -5,11 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
 
-from ovspec.serve.message_parser import PartsStream, ToolCall
+from ovspec.serve.message_parser import NewText, PartsStream, ToolCall
+from ovspec.serve.objects import Json
 
-Json = dict[str, Any]
 # What the events of an item's text are called, and which part of the item the text stands in.
 _EVENTS = {
     "message": "response.output_text",
@@ -24,6 +23,7 @@ _FIELDS: dict[str, Json] = {
     "message": {"role": "assistant", "content": []},
     "reasoning": {"summary": [], "content": []},
 }
+_KINDS = {"reasoning": "reasoning", "content": "message"}
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 
 
@@ -50,15 +50,13 @@ class ResponseOutput:
         """
         self._logprobs += logprobs
         events: list[Json] = []
-        new, calls = self._stream.add(text, reason is not None, tokens)
-        if new.reasoning:
-            events += self._more("reasoning", new.reasoning)
-        if new.content:
-            events += self._more("message", new.content)
-        for _, call, is_first in calls:
-            if is_first:
-                events += self._open("function_call", call)
-            events += self._more("function_call", call.arguments)
+        for piece in self._stream.add(text, reason is not None, tokens):
+            if isinstance(piece, NewText):
+                events += self._more(_KINDS[piece.kind], piece.text)
+                continue
+            if piece.is_first:
+                events += self._open("function_call", piece.call)
+            events += self._more("function_call", piece.call.arguments)
         if reason is not None:
             events += [] if self.items else self._open("message")
             events += self._close("incomplete" if reason == "length" else "completed")

@@ -85,8 +85,8 @@ class ServedModel:
         """Token ids of a text."""
         return tokenized(self.tokenizer, text, special_tokens)
 
-    def with_suffix(self, prompt: Sequence[int], suffix: str) -> list[int]:
-        """The prompt for what stands between a prompt and a suffix.
+    def with_suffix(self, prompt: str | Sequence[int], suffix: str) -> list[int]:
+        """The prompt for what stands between a prompt, as text or token ids, and a suffix.
 
         Raises:
             ApiError: 400, the tokenizer has no tokens for that.
@@ -94,9 +94,18 @@ class ServedModel:
         if self._fill_in_middle is None:
             message = "suffix: this model's tokenizer has no tokens to fill in the middle; leave it out"
             raise ApiError(400, message, "suffix")
-        begin = self.tokens_of("a")[: -len(self.tokens_of("a", False))]
-        prefix = prompt[len(begin) :] if list(prompt[: len(begin)]) == begin else prompt
+        prefix = self.tokens_of(prompt, False) if isinstance(prompt, str) else list(prompt)
+        begin = self._begin
+        if not isinstance(prompt, str) and prefix[: len(begin)] == begin:
+            prefix = prefix[len(begin) :]
         return [*begin, *self._fill_in_middle.prompt(prefix, self.tokens_of(suffix, False))]
+
+    @cached_property
+    def _begin(self) -> list[int]:
+        """Tokens that the tokenizer puts before a text; it may put others behind."""
+        bare, whole = self.tokens_of("a", False), self.tokens_of("a")
+        places = range(len(whole) - len(bare) + 1)
+        return whole[: next((at for at in places if whole[at : at + len(bare)] == bare), 0)]
 
     @cached_property
     def _fill_in_middle(self) -> FillInMiddle | None:

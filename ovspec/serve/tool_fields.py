@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -44,3 +45,11 @@ class NamedTool(StrictBody):
 
     type: Literal["function"] = "function"
     function: FunctionName
+
+
+def restricts_calls(functions: Sequence[Function], parallel: bool | None, choice: object) -> bool:
+    """Whether not all is left to the model: that it calls a function, how many, or with which arguments."""
+    if not functions or choice == "none":
+        return False
+    is_strict = any(function.strict for function in functions)
+    return is_strict or parallel is False or choice not in (None, "auto")

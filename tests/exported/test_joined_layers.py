@@ -37,7 +37,7 @@ SPARSE = [name for name in NATIVE if not all(TINY[name].windows)]
 TOLERANCE = 2e-4
 # Operations that stay beside DecoderLayers, and the stretches that they leave, with that of the output layer.
 LEFT = {
-    "Qwen3.5": (3, {"Linear": 1, "PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
+    "Qwen3.5": (3, {"PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
     "Qwen3-Next": (3, {"PagedGatedDeltaNet": 1, "PagedCausalConv1D": 1}),
     "Falcon, new architecture": (4, {}),
     "Gemma 3n": (28, {"MatMul": 4}),  # four streams of rows, mixed between layers

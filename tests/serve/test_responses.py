@@ -10,9 +10,13 @@ import pytest
 from pydantic import BaseModel
 from serve.conftest import Served, serving
 
+from ovspec.serve.api_error import ApiError
 from ovspec.serve.message_parser import MessageParser, MessageStream
 from ovspec.serve.response_bodies import ResponseBody
+from ovspec.serve.response_objects import _renamed
 from ovspec.serve.response_output import ResponseOutput
+from ovspec.serve.structure import grammar_of
+from ovspec.serve.tools import ToolUse
 
 PROMPT = "Once upon a time, there was a little girl named Lily. She"
 ASKED: dict[str, Any] = {"model": "demo", "input": PROMPT, "temperature": 0, "max_output_tokens": 24}
@@ -124,7 +128,9 @@ def test_calls_and_their_results(served: Served, choice: Any) -> None:
         call,
         {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"},
     ]
-    assert client.responses.create(**{**ASKED, "input": items, "tools": [WEATHER]}).output
+    free = {**WEATHER, "strict": False}
+    output = client.responses.create(**{**ASKED, "input": items, "tools": [free]}).output
+    assert output[-1].type == "message" and output[-1].content[0].text.strip()
 
 
 def test_items_become_messages() -> None:
@@ -158,6 +164,85 @@ def test_items_become_messages() -> None:
         ("assistant", "", "So", ["c"]),
     ]
     assert (chat.seed, chat.top_k, chat.stop) == (5, 3, ["x"])
+
+
+THOUGHT = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm"}]}
+CALL = {"type": "function_call", "name": "f", "call_id": "a", "arguments": "{}"}
+
+
+def test_reasoning_in_parts_is_one() -> None:
+    summary = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "So"}]}
+    said = {"role": "assistant", "content": "x"}
+    body = ResponseBody.of_fields({"input": [{"role": "user", "content": "Hi"}, THOUGHT, summary, said]})
+    assert [one.reasoning_content for one in body.chat().messages] == [None, "Hm\nSo"]
+
+
+@pytest.mark.parametrize(
+    ("items", "place"),
+    [
+        ([THOUGHT], 0),
+        ([{"role": "user", "content": "Hi"}, THOUGHT, {"role": "user", "content": "Hi"}], 1),
+        ([CALL, THOUGHT, {"type": "function_call_output", "call_id": "a", "output": "1"}, CALL], 1),
+    ],
+    ids=["end", "user", "output"],
+)
+def test_reasoning_that_belongs_to_nothing_is_refused(items: list[dict[str, Any]], place: int) -> None:
+    with pytest.raises(ApiError, match=f"^input.{place}: no message or call") as refused:
+        ResponseBody.of_fields({"input": items}).chat()
+    assert refused.value.status == 400 and refused.value.param == "input"
+
+
+@pytest.mark.parametrize(
+    ("fields", "begin"),
+    [
+        (
+            {"input": [{"role": "user", "content": "x"}, CALL, {**CALL, "arguments": "{"}]},
+            'input.2.function_call.arguments="{": is no JSON',
+        ),
+        (
+            {"text": {"format": {"type": "text", "name": "a"}}},
+            "text.format=an object of 2: name is for type json_schema, not text",
+        ),
+        ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema: is missing"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": 5}]}]},
+            "input.0.message.content.0.text=5: ",
+        ),
+        ({"input": 5}, "input=5: "),
+        ({"input": "a " * 9000}, "input: "),
+    ],
+)
+def test_refusals_name_what_was_sent(served: Served, fields: dict[str, Any], begin: str) -> None:
+    status, answer = served.post("/v1/responses", {**ASKED, **fields})
+    assert status == 400 and answer["error"]["message"].startswith(begin), answer
+
+
+def test_a_refusal_keeps_what_it_says_beside_its_field() -> None:
+    found = _renamed(ApiError(429, "messages: wait", "messages", "rate_limit_exceeded", 3))
+    shown = (found.status, found.message, found.param, found.code, found.retry_after)
+    assert shown == (429, "input: wait", "input", "rate_limit_exceeded", 3)
+
+
+FREE = {**WEATHER, "strict": False}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"tools": [FREE]}, False),
+        ({"tools": [FREE], "text": {"format": {"type": "text"}}}, False),
+        ({"tools": [WEATHER], "tool_choice": "none"}, False),
+        ({"parallel_tool_calls": False}, False),
+        ({"tools": [WEATHER]}, True),
+        ({"tools": [FREE], "parallel_tool_calls": False}, True),
+        ({"tools": [FREE], "tool_choice": "required"}, True),
+        ({"text": {"format": {"type": "json_object"}}}, True),
+    ],
+)
+def test_only_grammars_take_the_lane_of_grammars(fields: dict[str, Any], expected: bool) -> None:
+    body = ResponseBody.of_fields({"input": "x", **fields})
+    use = ToolUse.of(body.chat(), "")
+    assert body.has_grammar == expected == (grammar_of(body.chat()) is not None or use.grammar is not None)
 
 
 def test_reasoning_text_and_calls_are_items_in_this_order() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def test_the_best_answers_have_the_most_probable_tokens(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
+    ("fields", "begin"),
     [
         ({"logit_bias": {"4096": 1}}, "logit_bias"),
         ({"logit_bias": {"05": 1}}, "logit_bias"),
@@ -101,20 +102,29 @@ def test_the_best_answers_have_the_most_probable_tokens(served: Served) -> None:
         ({"best_of": 2, "n": 3, **SAMPLED}, "best_of"),
         ({"best_of": 17, **SAMPLED}, "best_of"),
         ({"best_of": 2, "stream": True, **SAMPLED}, "best_of"),
-        ({"best_of": 16, "prompt": ["a"] * 6, **SAMPLED}, "n"),
+        ({"best_of": 5, "n": 2}, "best_of=5"),
+        ({"n": 2}, "n=2"),
+        ({"best_of": 16, "prompt": ["a"] * 6, **SAMPLED}, "best_of: 96 answers"),
+        ({"n": 16, "prompt": ["a"] * 6, **SAMPLED}, "n: 96 answers"),
+        ({"prompt": ["a"] * 96}, "prompt: 96 answers"),
         ({"suffix": " the end."}, "suffix"),
         ({"suffix": " the end.", "echo": True}, "echo"),
     ],
 )
-def test_what_can_not_be_done_is_refused(served: Served, fields: dict[str, Any], param: str) -> None:
+def test_what_can_not_be_done_is_refused(served: Served, fields: dict[str, Any], begin: str) -> None:
     status, answer = served.post("/v1/completions", {**BODY, **fields})
     assert status == 400, answer
     message = answer["error"]["message"]
-    assert answer["error"]["param"] == param and message.startswith(param) and "\n" not in message
+    assert message.startswith(begin) and "\n" not in message
+    assert answer["error"]["param"] == re.split("[=:]", begin)[0]
 
 
-def with_fill_in_middle(folder: Path, copy: Path) -> None:
-    """The model of a folder, its last three tokens renamed to Qwen's."""
+def with_fill_in_middle(folder: Path, copy: Path, framed: bool) -> None:
+    """The model of a folder, its last three tokens renamed to Qwen's.
+
+    Args:
+        framed: whether the tokenizer puts a token before and behind each text.
+    """
     openvino_tokenizers = pytest.importorskip("openvino_tokenizers")
     transformers = pytest.importorskip("transformers")
     import openvino as ov
@@ -131,6 +141,19 @@ def with_fill_in_middle(folder: Path, copy: Path) -> None:
         {**described["added_tokens"][1], "id": first + place, "content": name, "special": False}
         for place, name in enumerate(names)
     ]
+    if framed:
+        ends = [
+            {"SpecialToken": {"id": one["content"], "type_id": 0}} for one in described["added_tokens"][:2]
+        ]
+        described["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [ends[0], {"Sequence": {"id": "A", "type_id": 0}}, ends[1]],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {
+                one["content"]: {"id": one["content"], "ids": [one["id"]], "tokens": [one["content"]]}
+                for one in described["added_tokens"][:2]
+            },
+        }
     path.write_text(json.dumps(described), encoding="utf-8")
     made = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="<|endoftext|>")
     models = openvino_tokenizers.convert_tokenizer(made, with_detokenizer=True)
@@ -138,12 +161,17 @@ def with_fill_in_middle(folder: Path, copy: Path) -> None:
         ov.save_model(one, copy / f"openvino_{name}.xml")
 
 
-def test_a_suffix_where_the_tokenizer_can_fill_in(demo_ir: Path, tmp_path: Path) -> None:
-    with_fill_in_middle(demo_ir, tmp_path / "fim")
+@pytest.mark.parametrize("framed", [False, True], ids=["bare", "framed"])
+def test_a_suffix_where_the_tokenizer_can_fill_in(demo_ir: Path, tmp_path: Path, framed: bool) -> None:
+    with_fill_in_middle(demo_ir, tmp_path / "fim", framed)
     with serving(tmp_path / "fim", "--served-model-name", "demo") as served:
-        for prompt in (PROMPT, tokens_of(served, PROMPT)):
+        bare = tokens_of(served, PROMPT)
+        whole = served.post("/tokenize", {"prompt": PROMPT})[1]["tokens"]
+        assert len(whole) == len(bare) + 2 * framed
+        begin = whole[:1] if framed else []
+        for prompt in (PROMPT, bare, [*begin, *bare]):
             [filled] = choices(served, prompt=prompt, suffix=" The end.")
-            tokens = [4093, *tokens_of(served, PROMPT), 4094, *tokens_of(served, " The end."), 4095]
+            tokens = [*begin, 4093, *bare, 4094, *tokens_of(served, " The end."), 4095]
             assert [filled] == choices(served, prompt=tokens)
         assert choices(served, suffix="") == choices(served)
 

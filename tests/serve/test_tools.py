@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from typing import Any
 
 import pytest
 from serve.conftest import Served
 
-from ovspec.serve.message_parser import MessageParser, MessageStream
+from ovspec.serve.message_parser import MessageParser, MessageStream, NewCall, text_of
 from ovspec.serve.tools import GENERIC, HERMES, LIST, LLAMA, form_of
 
 WEATHER = '{"city": "Köln \\"a}\\" [", "days": {"n": [1, 2]}}'
@@ -70,16 +71,48 @@ def test_parts_whole_and_as_they_come(name: str) -> None:
         got: list[Any] = ["", ""]
         streamed: dict[int, list[str]] = {}
         for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
-            new, changed = stream.add(text[begin:end], end == len(text) and begin == ([0, *cuts])[-1])
-            got[0] += new.reasoning
-            got[1] += new.content
-            for place, call, is_first in changed:
-                assert is_first == (place not in streamed)
-                streamed.setdefault(place, [call.name, "", call.id])[1] += call.arguments
+            pieces = stream.add(text[begin:end], end == len(text) and begin == ([0, *cuts])[-1])
+            got[0] += text_of(pieces, "reasoning")
+            got[1] += text_of(pieces, "content")
+            for new in pieces:
+                if isinstance(new, NewCall):
+                    call = new.call
+                    assert new.is_first == (new.index not in streamed)
+                    streamed.setdefault(new.index, [call.name, "", call.id])[1] += call.arguments
         if name != "no JSON":  # what was sent of a call is not taken back
             assert got == [reasoning, content]
             assert [tuple(one[:2]) for one in streamed.values()] == calls
             assert len({one[2] for one in streamed.values()}) == len(streamed)
+
+
+@pytest.mark.parametrize(
+    ("begin", "word"),
+    [
+        ("", "word "),
+        ("", "word"),
+        ("<tool_call> ", "word "),
+        ('<tool_call>{"name": "weather", "arguments": {"a": "', "word "),
+        ("", '<tool_call>{"name": "time", "arguments": {}}</tool_call>'),
+    ],
+    ids=["text", "a long word", "a mark", "arguments", "calls"],
+)
+def test_a_long_answer_takes_time_by_its_length(begin: str, word: str) -> None:
+    def seconds(count: int) -> float:
+        stream, start = MessageStream(parser()), time.process_time()
+        for delta in [begin, *[word[at : at + 5] for at in range(0, len(word), 5)] * count][:count]:
+            stream.add(delta, False)
+        return time.process_time() - start
+
+    assert min(seconds(8000) for _ in range(2)) < 9 * min(seconds(2000) for _ in range(3))
+
+
+@pytest.mark.parametrize("depth", [3, 5000])
+def test_arguments_of_any_depth(depth: int) -> None:
+    """Python reads JSON of some depth only; what it does not read is no call."""
+    text = '<tool_call>{"name": "time", "arguments": {"a": ' + "[" * depth + "]" * depth + "}}</tool_call>"
+    pieces = MessageStream(parser()).add(text, True)
+    assert [isinstance(new, NewCall) for new in pieces] == [depth == 3]
+    assert text_of(pieces, "content") == ("" if depth == 3 else text)
 
 
 def test_the_form_of_a_family() -> None:

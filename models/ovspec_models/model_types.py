@@ -18,8 +18,8 @@ _TASKS = "optimum.exporters.tasks"
 _TASK = "text-generation-with-past"
 _EXPERTS = "lfm2_moe_experts_forward"
 _LLAMA = "LlamaOpenVINOConfig"
-# By model_type, a class of optimum-intel for models with the same inputs and caches. The tests compare each
-# with transformers.
+# By model_type, a class of optimum-intel for models with the same inputs and caches. `make sweep PART=8`
+# compares each with transformers.
 LIKE = {
     "apertus": _LLAMA,
     "code_llama": _LLAMA,

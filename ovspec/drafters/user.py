@@ -82,7 +82,10 @@ class UserDrafter(Drafter):
         return proposal
 
     def _ints(self, what: str, values: Any) -> list[int]:
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except ValueError:  # lists of several lengths
+            array = np.zeros((0, 0))
         if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
             raise ValueError(f"drafter {self.name!r} returned {what}={values!r}: expected whole numbers")
         return [int(value) for value in array]
@@ -90,7 +93,13 @@ class UserDrafter(Drafter):
     def _distribution(self, row: Any) -> Distribution | None:
         if row is None:
             return None
-        array = np.asarray(row, np.float64)
+        try:
+            array = np.asarray(row, np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"drafter {self.name!r} returned probabilities that are no row of numbers: expected rows of "
+                f"{self._vocab_size}, the target's vocabulary"
+            ) from error
         if array.shape != (self._vocab_size,):
             raise ValueError(
                 f"drafter {self.name!r} returned probabilities of shape {list(array.shape)}: expected rows "

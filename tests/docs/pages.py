@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -14,6 +15,8 @@ PAGES = [
     ROOT / "README.md",
     *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in GENERATED),
 ]
+# Its commands run, its examples in Python are parts of programs.
+DRAFTERS = ROOT / "ovspec/drafters/README.md"
 _SPEC = importlib.util.spec_from_file_location("docs_figures", ROOT / "docs" / "figures.py")
 assert _SPEC is not None and _SPEC.loader is not None
 #: The module docs/figures.py.
@@ -46,8 +49,9 @@ SMALLER = {
     "--target-kl 0.05": "--target-kl 0.5 --positions 12",
     "--budget 512": "--budget 128",
     "ovspec bench kernel": "ovspec bench kernel --context 64 --repeat 1",
-    "bench generate -m qwen3 --prompts prompts.jsonl --mode plain,layer_skip:4,layer_skip": "bench generate "
-    "-m qwen3 --prompts prompts.jsonl --mode plain --max-new-tokens 8",
+    # The modes of the page stay.
+    "bench generate -m qwen3 --prompts prompts.jsonl --mode": "bench generate --max-new-tokens 8 -m qwen3 "
+    "--prompts prompts.jsonl --mode",
     "bench generate -m qwen3": "bench generate -m qwen3 --mode plain,suffix --max-new-tokens 8",
     "ovspec bench host": "ovspec bench host --steps 10",
     "--self-check --model": "--self-check --splits 2 --model",
@@ -55,11 +59,11 @@ SMALLER = {
 }
 
 
-def code_blocks(language: str) -> list[tuple[str, str]]:
+def code_blocks(language: str, pages: Iterable[Path] = PAGES) -> list[tuple[str, str]]:
     """Page and text of every block of a language."""
     return [
         (str(page.relative_to(ROOT)), block)
-        for page in PAGES
+        for page in pages
         for block in re.findall(
             rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL
         )

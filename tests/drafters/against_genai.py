@@ -82,7 +82,8 @@ class Ours:
 
     def __init__(self, target: Path, head: Path | None) -> None:
         draft = head and ovspec.draft_model(head)
-        self._pipeline = ovspec.LLMPipeline(target, "CPU", draft_model=draft, **PROPERTIES)
+        drafter = "assistant" if head else "none"
+        self._pipeline = ovspec.LLMPipeline(target, "CPU", draft_model=draft, drafter=drafter, **PROPERTIES)
         self._options: dict[str, Any] = {}
         if head:
             self._options = {"num_assistant_tokens": DRAFTED, "num_assistant_tokens_schedule": "constant"}
@@ -131,13 +132,12 @@ def main() -> None:
     prompts = [tokenizer.encode(prompt).input_ids for prompt in PROMPTS]
     with tempfile.TemporaryDirectory() as made:
         source = given.head or target / "eagle3"
-        for name, shift in (("head", 0), ("shifted", given.shift)):
-            write_head(source, target, Path(made) / name, shift)
+        write_head(source, target, Path(made) / "head", given.shift)
         engines: dict[str, Any] = {
             "genai plain": Theirs(target, None),
             "ovspec plain": Ours(target, None),
-            "genai eagle3": Theirs(target, Path(made) / "shifted"),
-            "ovspec eagle3": Ours(target, Path(made) / "head"),
+            "genai eagle3": Theirs(target, Path(made) / "head"),
+            "ovspec eagle3": Ours(target, source),
         }
         texts: dict[str, list[list[int]]] = {}
         passes, rates = dict.fromkeys(engines, 0), {name: list[float]() for name in engines}

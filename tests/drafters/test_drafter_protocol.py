@@ -88,6 +88,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "parent after": (([1, 2], None, [1, -1]), "returned parent 1 for token 0"),
     "parents": (([1, 2], None, [-1]), "1 parents for 2 tokens"),
     "fractions": (([1.5], None, None), r"tokens=\[1.5\]: expected whole numbers"),
+    "lists in lists": (([[1, 2], 0], None, None), r"tokens=\[\[1, 2\], 0\]: expected whole numbers"),
+    "no probabilities": (([1], [[[0.5], 0.5]], None), "returned probabilities that are no row of numbers"),
     "no tuple": ([1, 2], "returned list: return a tuple"),
     "nothing": (None, "returned NoneType: return a tuple"),
 }

@@ -18,7 +18,8 @@ PROMPT = "Once upon a time there was a little girl named Lily. She"
 
 def pipeline(folder: Path, draft: str | None) -> ovspec.LLMPipeline:
     model = ovspec.draft_model(folder / draft) if draft else None
-    return ovspec.LLMPipeline(folder, "CPU", draft_model=model, **F32)
+    drafter = "assistant" if draft else "none"
+    return ovspec.LLMPipeline(folder, "CPU", draft_model=model, drafter=drafter, **F32)
 
 
 @pytest.mark.parametrize("draft", [None, "draft"])

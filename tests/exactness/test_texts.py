@@ -28,7 +28,7 @@ TOKENS = 32
 SPARSE = SparseVerify(budget=64)
 #: Arguments of the pipeline, and of a call.
 MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "plain": ({}, {}),
+    "plain": ({"drafter": "none"}, {}),
     "assistant": ({"draft": True}, {"num_assistant_tokens": 5}),
     "prompt_lookup": ({"drafter": "prompt_lookup"}, {"num_assistant_tokens": 5, "max_ngram_size": 3}),
     "suffix": ({"drafter": "suffix"}, {"num_assistant_tokens": 7}),
@@ -84,7 +84,7 @@ def prompts(count: int) -> list[str]:
 def pipeline(folders: tuple[Path, Path], mode: str, chunk: int = 512) -> ovspec.LLMPipeline:
     made = dict(MODES[mode][0])
     if made.pop("draft", False):
-        made["draft_model"] = ovspec.draft_model(folders[1])
+        made |= {"draft_model": ovspec.draft_model(folders[1]), "drafter": "assistant"}
     return ovspec.LLMPipeline(folders[0], "CPU", max_num_batched_tokens=chunk, **made)
 
 

@@ -145,11 +145,11 @@ class TestServed:
     ) -> None:
         attention = attention_of(name)
         texts = []
-        for drafter in (None, "prompt_lookup"):
+        for drafter in ("none", "prompt_lookup"):
             pipe = ovspec.LLMPipeline(
                 exported_family(name), "CPU", attention=attention, drafter=drafter, **F32
             )
-            options = {"num_assistant_tokens": 4} if drafter else {}
+            options = {"num_assistant_tokens": 4} if drafter != "none" else {}
             result = pipe.generate(
                 ov.Tensor(prompt[None]), max_new_tokens=NEW_TOKENS, ignore_eos=True, **options
             )
@@ -220,11 +220,11 @@ def test_long_rope_is_taken_where_a_text_grows_long(
     for row, length in enumerate(lengths):
         padded[row, :length], mask[row, :length] = prompt[:length], 1
     inputs = openvino_genai.TokenizedInputs(ov.Tensor(padded), ov.Tensor(mask))
-    for drafter in (None, "prompt_lookup"):
+    for drafter in ("none", "prompt_lookup"):
         pipe = ovspec.LLMPipeline(
             exported_family("Phi-3"), "CPU", drafter=drafter, max_num_batched_tokens=40, **F32
         )
-        options = {"num_assistant_tokens": 4} if drafter else {}
+        options = {"num_assistant_tokens": 4} if drafter != "none" else {}
         result = pipe.generate(inputs, max_new_tokens=NEW_TOKENS, ignore_eos=True, **options)
         assert [list(tokens) for tokens in result.tokens] == expected
 

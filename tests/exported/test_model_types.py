@@ -79,9 +79,9 @@ def served(checkpoint: Path, out: Path, text: NDArray[np.int64]) -> list[list[in
     tokens = list[list[int]]()
     try:
         folder = export_model(checkpoint, out, weight_format="fp32")
-        for drafter in (None, "prompt_lookup"):
+        for drafter in ("none", "prompt_lookup"):
             pipe = ovspec.LLMPipeline(folder, "CPU", drafter=drafter, **F32)
-            options = {"num_assistant_tokens": 4} if drafter else {}
+            options = {"num_assistant_tokens": 4} if drafter != "none" else {}
             result = pipe.generate(
                 ov.Tensor(text[None]), max_new_tokens=NEW_TOKENS, ignore_eos=True, **options
             )

@@ -32,15 +32,17 @@ def pipeline(demo_ir: Path, gpu: str) -> Callable[..., ovspec.LLMPipeline]:
     """A pipeline of the demo target."""
 
     def make(draft: str | None = None, device: str = gpu, **options: Any) -> ovspec.LLMPipeline:
-        model = None if draft is None else ovspec.draft_model(demo_ir / "draft", draft)
-        return ovspec.LLMPipeline(demo_ir, device, draft_model=model, **options, **F32_CACHE)
+        who: dict[str, Any] = {"drafter": "none"}
+        if draft is not None:
+            who = {"drafter": "assistant", "draft_model": ovspec.draft_model(demo_ir / "draft", draft)}
+        return ovspec.LLMPipeline(demo_ir, device, **{**who, **options}, **F32_CACHE)
 
     return make
 
 
 @pytest.fixture(scope="module")
 def expected(demo_ir: Path) -> str:
-    pipe = ovspec.LLMPipeline(demo_ir, "CPU", **F32_CACHE)
+    pipe = ovspec.LLMPipeline(demo_ir, "CPU", drafter="none", **F32_CACHE)
     return pipe.generate(PROMPTS[0], max_new_tokens=MANY, ignore_eos=True)
 
 

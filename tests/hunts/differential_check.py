@@ -33,8 +33,8 @@ DRAFTERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "suffix": lambda draft: {"drafter": "suffix"},
     "sparse_self": lambda draft: {"drafter": SparseSelf(_SPARSE)},
     "layer_skip": lambda draft: {"drafter": LayerSkip(share=0.4)},
-    "assistant": lambda draft: {"draft_model": draft},
-    "trees": lambda draft: {"draft_model": draft},
+    "assistant": lambda draft: {"draft_model": draft, "drafter": "assistant"},
+    "trees": lambda draft: {"draft_model": draft, "drafter": "assistant"},
     "auto": lambda draft: {"draft_model": draft, "drafter": Auto()},
 }
 
@@ -82,9 +82,9 @@ def differences(case: Case, ir: Path, draft: Path, counts: Counter[str]) -> list
     found = []
     # Rounded weights may choose another expert, and then all logits are others.
     if case.weights == "fp32" or (case.weights in SLACK and not case.tiny.moe_layers):
-        plain = _generated(_pipeline(case, ir, **F32), asked, 1)
+        plain = _generated(_pipeline(case, ir, drafter="none", **F32), asked, 1)
         found += _against_transformers(case, asked, plain, counts)
-    default = _pipeline(case, ir)
+    default = _pipeline(case, ir, drafter="none")
     promised = default.runner.identity_breakers == ()
     plain = _generated(default, asked, 1)
     del default

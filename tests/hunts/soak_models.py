@@ -48,7 +48,7 @@ class Own:
                 if fault == "Drafter raises":
                     raise RuntimeError("injected: the drafter failed")
                 return [VOCAB] * k, None, None
-        found = lookup(as_text(context), 3, k)
+        found, _ = lookup(as_text(context), 3, k)
         if rng.random() < 0.5:
             return [*found, *(rng.randrange(VOCAB) for _ in range(k - len(found)))][:k], None, None
         tokens, parents, parent = list[int](), list[int](), -1
@@ -59,24 +59,25 @@ class Own:
         return tokens[:k], None, parents[:k]
 
 
-def _draft(folder: str) -> Any:
-    return ovspec.draft_model(demo_pair_path() / folder)
+def _model(folder: str) -> dict[str, Any]:
+    """A draft model or head that drafts alone."""
+    return {"draft_model": folder, "drafter": "assistant"}
 
 
 #: Arguments of the pipelines; those that call for it are made when they are used.
 MODELS: Mapping[str, dict[str, Any]] = {
-    "plain": {},
-    "assistant": {"draft_model": "draft", "verify": COMMIT},
-    "assistant, dense": {"draft_model": "draft"},
-    "eagle3": {"draft_model": "eagle3"},
+    "plain": {"drafter": "none"},
+    "assistant": {**_model("draft"), "verify": COMMIT},
+    "assistant, dense": _model("draft"),
+    "eagle3": _model("eagle3"),
     "prompt_lookup": {"drafter": "prompt_lookup", "verify": COMMIT},
     "suffix": {"drafter": Suffix(), "verify": SPARSE},
     "sparse_self": {"drafter": SparseSelf(SPARSE), "verify": COMMIT},
     "layer_skip": {"drafter": LayerSkip(share=0.4, sparse=SPARSE), "verify": COMMIT},
     "auto": {"draft_model": "draft", "drafter": Auto(), "verify": COMMIT},
     "own": {"drafter": "own", "verify": COMMIT},
-    "sparse prompts": {"draft_model": "draft", "prefill": ovspec.SparsePrefill(L0=128, rho=0.2)},
-    "float": {"draft_model": "draft", "verify": COMMIT, **_F32},
+    "sparse prompts": {**_model("draft"), "prefill": ovspec.SparsePrefill(L0=128, rho=0.2)},
+    "float": {**_model("draft"), "verify": COMMIT, **_F32},
 }
 
 
@@ -85,7 +86,7 @@ def pipeline(name: str) -> ovspec.LLMPipeline:
     """The pipeline of a name, made once."""
     given = dict(MODELS[name])
     if "draft_model" in given:
-        given["draft_model"] = _draft(given["draft_model"])
+        given["draft_model"] = ovspec.draft_model(demo_pair_path() / given["draft_model"])
     if given.get("drafter") == "own":
         given["drafter"] = Own(Tokenizer(str(demo_pair_path())))
     return ovspec.LLMPipeline(demo_pair_path(), "CPU", INFERENCE_NUM_THREADS=1, **given)
@@ -94,7 +95,7 @@ def pipeline(name: str) -> ovspec.LLMPipeline:
 @functools.cache
 def plain_float() -> ovspec.LLMPipeline:
     """Plain decoding in f32."""
-    return ovspec.LLMPipeline(demo_pair_path(), "CPU", INFERENCE_NUM_THREADS=1, **_F32)
+    return ovspec.LLMPipeline(demo_pair_path(), "CPU", drafter="none", INFERENCE_NUM_THREADS=1, **_F32)
 
 
 def runners(engine: LLMEngine) -> list[ModelRunner]:

@@ -165,7 +165,7 @@ def _asked(rng: Random, model: str, ask: Ask, faults: bool) -> Asked:
 
 def _drafts(rng: Random, model: str, options: dict[str, Any]) -> dict[str, Any]:
     """Options of drafting that go with a model and with the others."""
-    if not MODELS[model]:
+    if MODELS[model].get("drafter") == "none":
         return {}
     number = rng.choice((0, 1, 3, 5, 8, 16, 63))
     if model in ("assistant", "auto", "eagle3", "float") and rng.random() < 0.3:

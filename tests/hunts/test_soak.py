@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import pytest
 from hunts.soak_judge import problems
 from hunts.soak_models import Alone, Answer
 from hunts.soak_requests import Ask, Asked, Load, random_asks, random_load
@@ -24,12 +25,13 @@ class Wrong(Alone):
         return wrong
 
 
-def test_a_wrong_answer_is_found_among_others() -> None:
+@pytest.mark.parametrize("model", ["prompt_lookup", "own"])
+def test_a_wrong_answer_is_found_among_others(model: str) -> None:
     options = {"max_new_tokens": 6, "ignore_eos": True, "apply_chat_template": False}
     asked = [
         Asked(Ask(prompt, options), {"num_assistant_tokens": 3}) for prompt in ("Tom", "Once", "One day")
     ]
-    run = Run(Load("prompt_lookup", tuple(asked), cache_tokens=160))
+    run = Run(Load(model, tuple(asked), cache_tokens=256))
     run.run()
     assert problems(run, Alone()) == []
     found = problems(run, Wrong())

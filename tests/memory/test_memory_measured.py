@@ -131,7 +131,7 @@ def test_floating_point_weights_and_cache(folders: dict[str, Path]) -> None:
 
 @pytest.mark.slow
 def test_stock_attention_and_a_draft(folders: dict[str, Path]) -> None:
-    plan = compare(folders["int8"], attention="stock", draft_model=str(folders["int4"]))
+    plan = compare(folders["int8"], attention="stock", draft_model=str(folders["int4"]), drafter="assistant")
     assert plan["draft"]["weights"] > 40_000_000
 
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 
 
 def examples(count: int) -> settings:
-    """So many in a run; of each instruction set where the test takes the fixture `isa`, which each resets."""
+    """So many in a run of the test; a test with the fixture `isa` runs once per instruction set."""
     return settings(
         max_examples=count,
         deadline=None,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ops.compare import ROUNDED_TOLERANCE, ROUNDS, assert_close
@@ -25,10 +25,19 @@ from ovspec_ops.moe.reference import sparse_moe
 DIVISOR = st.sampled_from([1, 1, 2, 3, 5, 7, 11])
 
 
+def odd_hidden_size(*formats: str) -> example:
+    """A pass of 513 numbers a row, with these formats of gate, up and down."""
+    return example(
+        formats=formats, hidden=513, channels=37, groups=(1, 1), rows=5, row_bits=8, density=None, seed=0
+    )
+
+
 @examples(40)
 @given(
     formats=st.tuples(*[st.sampled_from(FORMATS)] * 3),
-    hidden=st.integers(1, 6).map(lambda n: 32 * n) | st.integers(1, 40).map(lambda n: 2 * n),
+    hidden=st.integers(1, 6).map(lambda n: 32 * n)
+    | st.integers(1, 40).map(lambda n: 2 * n)
+    | st.sampled_from([17, 33, 513]),
     channels=st.integers(1, 40) | st.sampled_from([70, 150]),
     groups=st.tuples(DIVISOR, DIVISOR),
     rows=st.integers(1, 20),
@@ -36,6 +45,9 @@ DIVISOR = st.sampled_from([1, 1, 2, 3, 5, 7, 11])
     density=st.none() | st.floats(0.05, 1.0),
     seed=st.integers(0, 2**31),
 )
+@odd_hidden_size("f32", "f16", "u8")
+@odd_hidden_size("f16", "u8", "f32")
+@odd_hidden_size("u8", "f32", "f16")
 def test_random_gated_mlps(
     isa: str,
     formats: tuple[str, str, str],
@@ -48,6 +60,8 @@ def test_random_gated_mlps(
     seed: int,
 ) -> None:
     """All channels; or the gates are given, so that rounding does not change which channels are kept."""
+    if "u4" in formats:  # two of a row share a byte
+        hidden += hidden % 2
     hidden, channels = hidden * groups[0], channels * groups[1]
     mlp = Mlp(hidden, channels, "u8", groups, seed % 1000, dict(zip(PARTS, formats, strict=True)))
     x, weights = rows_of(mlp, rows, seed), np.random.default_rng(seed).integers(0, 2, rows).astype(np.float32)
@@ -95,19 +109,21 @@ def test_tiles_take_channels_with_a_gap_for_what_they_are(isa: str) -> None:
 @given(
     group=st.sampled_from([32, 64, 128, 256]),
     sizes=st.tuples(st.integers(1, 17), st.integers(1, 9)),
-    odd=st.sampled_from([False, False, True]),
+    odd=st.sampled_from([0, 0, 2, 4, 6]),
     experts=st.integers(1, 6),
     rows=st.integers(1, 20),
     top_k=st.integers(1, 4),
     dropped=st.floats(0, 0.7),
     seed=st.integers(0, 2**31),
 )
+# An intermediate size of 6, smaller than a vector.
+@example(group=2, sizes=(2, 0), odd=4, experts=3, rows=5, top_k=2, dropped=0.0, seed=0)
 def test_random_experts(
     isa: str,
     fmt: str,
     group: int,
     sizes: tuple[int, int],
-    odd: bool,
+    odd: int,
     experts: int,
     rows: int,
     top_k: int,
@@ -115,7 +131,7 @@ def test_random_experts(
     seed: int,
 ) -> None:
     sizes = (max(32 * sizes[0] // group, 1), max(32 * sizes[1] // group, 1))
-    hidden, inner = (group * size + 2 * odd for size in sizes)
+    hidden, inner = (group * size + odd for size in sizes)
     groups = sizes if fmt == "int4" and not odd else (1, 1)
     some = Experts(experts, hidden, inner, fmt, groups, seed % 1000)
     rng = np.random.default_rng(seed)

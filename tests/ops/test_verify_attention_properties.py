@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from ops.caches import FORMATS
 from ops.compare import assert_close
@@ -17,7 +17,7 @@ from ovspec_ops.verify_attention import verify_attention
 # Around borders of blocks and chunks, few rows and many.
 PAST = st.integers(0, 300) | st.sampled_from([0, 1, 31, 32, 33, 63, 64, 255, 256, 257, 600])
 ROWS = st.integers(1, 8) | st.integers(9, 64)
-SEQUENCE = st.tuples(PAST, ROWS, st.booleans())
+SEQUENCE = st.tuples(PAST, ROWS, st.sampled_from([True, True, True, False]))
 SIZE = st.integers(1, 20).map(lambda eighths: 8 * eighths) | st.sampled_from([64, 128, 256])
 
 
@@ -34,6 +34,30 @@ SIZE = st.integers(1, 20).map(lambda eighths: 8 * eighths) | st.sampled_from([64
     sinks=st.booleans(),
     tree=st.booleans(),
     seed=st.integers(0, 2**31),
+)
+@example(
+    sequences=[(70, 7, True)],
+    kv_heads=3,
+    group=2,
+    k_size=24,
+    v_size=40,
+    window=0,
+    keep=None,
+    sinks=False,
+    tree=False,
+    seed=0,
+)
+@example(
+    sequences=[(71, 5, True), (40, 9, False), (290, 2, True)],
+    kv_heads=2,
+    group=8,
+    k_size=72,
+    v_size=40,
+    window=0,
+    keep=0.3,
+    sinks=True,
+    tree=True,
+    seed=1,
 )
 def test_random_passes(
     isa: str,

@@ -25,7 +25,8 @@ ROUNDS = [pytest.param(80, id="80"), pytest.param(1000, id="1000", marks=pytest.
 @pytest.fixture(scope="module", params=["plain", "draft"])
 def pipeline(request: pytest.FixtureRequest, demo_ir: Path) -> ovspec.LLMPipeline:
     draft = ovspec.draft_model(demo_ir / "draft") if request.param == "draft" else None
-    return ovspec.LLMPipeline(demo_ir, "CPU", draft_model=draft, **F32)
+    drafter = "assistant" if draft else "none"
+    return ovspec.LLMPipeline(demo_ir, "CPU", draft_model=draft, drafter=drafter, **F32)
 
 
 @pytest.mark.parametrize("calls", ROUNDS)

@@ -46,7 +46,7 @@ import ovspec
 from ovspec_models import demo_pair_path
 from settings import F32
 
-drafter = None if sys.argv[1] == "none" else sys.argv[1]
+drafter = sys.argv[1]
 draft = ovspec.draft_model(demo_pair_path() / "draft") if drafter == "assistant" else None
 pipeline = ovspec.LLMPipeline(demo_pair_path(), "CPU", draft_model=draft, drafter=drafter, **F32)
 for number in range(10_000):

@@ -234,7 +234,7 @@ def test_folder_with_several_eos_ids(tmp_path: Path, demo_ir: Path, where: str) 
         )
     genai = openvino_genai.LLMPipeline(tmp_path / "model", "CPU", **F32)
     draft = ovspec.draft_model(tmp_path / "model" / "draft")
-    ours = ovspec.LLMPipeline(tmp_path / "model", "CPU", draft_model=draft, **F32)
+    ours = ovspec.LLMPipeline(tmp_path / "model", "CPU", draft_model=draft, drafter="assistant", **F32)
     for prompt in (ENDING[0], OPEN[0]):
         for stop in (set(), {UNUSED}, {300}):
             config = config_of({"max_new_tokens": 65} | ({"stop_token_ids": stop} if stop else {}))

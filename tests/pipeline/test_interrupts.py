@@ -19,7 +19,7 @@ SPARSE = ovspec.SparseVerify(L0=32, rho=0.1)
 PIPELINES: dict[str, dict[str, Any]] = {
     "dense": {"drafter": "suffix"},
     "commit": {"drafter": "assistant", "verify": ovspec.CommitVerify(SPARSE, interval=6)},
-    "commit without a drafter": {"verify": ovspec.CommitVerify(SPARSE, interval=6)},
+    "commit without a drafter": {"drafter": "none", "verify": ovspec.CommitVerify(SPARSE, interval=6)},
 }
 NEW_TOKENS = 40
 
@@ -58,7 +58,7 @@ ENDS: dict[str, tuple[Callable[[], Any], type[BaseException] | None]] = {
 @pytest.fixture(scope="module", params=by_tier(PIPELINES, ("dense", "commit")))
 def pipeline(request: pytest.FixtureRequest, demo_ir: Path) -> ovspec.LLMPipeline:
     arguments = PIPELINES[request.param]
-    model = ovspec.draft_model(demo_ir / "draft") if arguments.get("drafter") == "assistant" else None
+    model = ovspec.draft_model(demo_ir / "draft") if arguments["drafter"] == "assistant" else None
     pipeline = ovspec.LLMPipeline(demo_ir, "CPU", draft_model=model, **arguments, **F32)
     pipeline.get_tokenizer().set_chat_template(TEMPLATE)
     return pipeline

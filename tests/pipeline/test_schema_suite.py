@@ -56,6 +56,7 @@ def followed() -> list[dict[str, Any]]:
             good.append(schema)
     assert all(text.startswith("structured_output_config.json_schema: ") for text in refused)
     assert not any("\n" in text for text in refused)
+    assert len(good) >= 150, refused
     return [good[place * len(good) // COUNT] for place in range(COUNT)]
 
 

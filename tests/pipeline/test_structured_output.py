@@ -28,18 +28,27 @@ from ovspec_models import demo_pair_path
 
 SAMPLED = {"do_sample": True, "temperature": 1.0, "rng_seed": 5}
 TREE = {"tree_depth": 3, "branching_factor": 2, "num_assistant_tokens": 8}
+# The default budgets read all of these short texts: nothing would be drafted or committed.
+SMALL = ovspec.SparseVerify(L0=16)
+
+
+def _model(folder: str) -> dict[str, Any]:
+    """A draft model or head that drafts alone."""
+    return {"draft_model": folder, "drafter": "assistant"}
+
+
 # A pipeline's arguments, and options of its calls.
 WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "plain": ({}, {}),
-    "assistant": ({"draft_model": "draft"}, {}),
-    "assistant trees": ({"draft_model": "draft"}, TREE),
-    "commit": ({"draft_model": "draft", "verify": "commit"}, {"num_assistant_tokens": 4}),
-    "eagle3": ({"draft_model": "eagle3"}, {}),
-    "eagle3 trees": ({"draft_model": "eagle3"}, TREE),
+    "plain": ({"drafter": "none"}, {}),
+    "assistant": (_model("draft"), {}),
+    "assistant trees": (_model("draft"), TREE),
+    "commit": ({**_model("draft"), "verify": ovspec.CommitVerify(SMALL)}, {"num_assistant_tokens": 4}),
+    "eagle3": (_model("eagle3"), {}),
+    "eagle3 trees": (_model("eagle3"), TREE),
     "prompt_lookup": ({"drafter": "prompt_lookup"}, {}),
     "suffix": ({"drafter": "suffix"}, {}),
     "layer_skip": ({"drafter": "layer_skip"}, {}),
-    "sparse_self": ({"drafter": "sparse_self"}, {"num_assistant_tokens": 4}),
+    "sparse_self": ({"drafter": ovspec.drafters.SparseSelf(SMALL)}, {"num_assistant_tokens": 4}),
 }
 FAST, ALL = 2, 100
 
@@ -75,6 +84,15 @@ def check(pipeline: ovspec.LLMPipeline, seed: int, sampled: bool, options: dict[
 def test_json_is_as_the_schema_says_and_as_without_drafts(way: str, sampled: bool) -> None:
     for seed in range(FAST):
         assert check(pipeline_of(way), seed, sampled, WAYS[way][1]) == plain_text(seed, sampled)
+
+
+def test_ways_do_as_they_are_called() -> None:
+    asked = {"structured_output_config": Form(regex="[a-z ]{300}"), "max_new_tokens": 99}
+    metrics = {}
+    for way in ("plain", "commit", "sparse_self"):
+        metrics[way] = pipeline_of(way).generate([PROMPTS[0]], **asked, **WAYS[way][1]).perf_metrics
+    assert metrics["commit"].get_num_commits() > 0
+    assert metrics["plain"].raw_metrics.num_drafts == 0 < metrics["sparse_self"].raw_metrics.num_drafts
 
 
 @pytest.mark.slow

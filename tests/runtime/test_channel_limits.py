@@ -24,9 +24,10 @@ Make = Callable[..., LLMPipeline]
 @pytest.fixture(scope="module")
 def make(demo_ir: Path) -> Make:
     def pipeline(draft: bool = False, **settings: Any) -> LLMPipeline:
+        who: dict[str, Any] = {"drafter": "none"}
         if draft:
-            settings["draft_model"] = ovspec.draft_model(demo_ir / "draft")
-        return LLMPipeline(demo_ir, "CPU", **{**F32, **settings})
+            who = {"drafter": "assistant", "draft_model": ovspec.draft_model(demo_ir / "draft")}
+        return LLMPipeline(demo_ir, "CPU", **{**F32, **who, **settings})
 
     return pipeline
 

@@ -114,6 +114,7 @@ class TestHit:
                 demo_ir,
                 "CPU",
                 draft_model=ovspec.draft_model(demo_ir / "draft"),
+                drafter="assistant",
                 verify=verify,
                 CACHE_DIR=str(tmp_path),
                 **F32,

@@ -64,7 +64,8 @@ def test_wrong_rules_fail_the_same_test(
 
 @pytest.fixture(scope="module")
 def demo(demo_ir: Path) -> package.LLMPipeline:
-    return package.LLMPipeline(demo_ir, "CPU", draft_model=package.draft_model(demo_ir / "draft"), **F32)
+    draft = package.draft_model(demo_ir / "draft")
+    return package.LLMPipeline(demo_ir, "CPU", draft_model=draft, drafter="assistant", **F32)
 
 
 def answers(demo: package.LLMPipeline, prompts: Sequence[str], **options: Any) -> package.DecodedResults:

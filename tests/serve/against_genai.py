@@ -34,7 +34,7 @@ PROPERTIES = {"KV_CACHE_PRECISION": "u8"}
 VOCABULARY = 10_000
 SPARSE = ovspec.SparseVerify(L0=1024, rho=0.1)
 MODES: dict[str, tuple[dict[str, Any], Any]] = {
-    "plain": ({"num_assistant_tokens": 0}, "dense"),
+    "plain": ({}, "dense"),
     "drafts": ({"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant"}, "dense"),
     "auto": ({"num_assistant_tokens_schedule": "auto"}, "dense"),
     "sparse": ({"num_assistant_tokens_schedule": "auto"}, SPARSE),
@@ -57,7 +57,8 @@ class Trace:
         """`forward` with the logits of a trace."""
 
         def traced(batch: list[Rows]) -> Any:
-            logits, begin = forward(batch), 0
+            result, begin = forward(batch), 0
+            logits = result.logits
             for rows in batch:
                 drafted = rows.sampled - 1
                 if drafted > 0:
@@ -68,7 +69,7 @@ class Trace:
                     if accepted < drafted:
                         logits[begin + accepted, (draft[accepted] + 1) % VOCABULARY] = 1e6
                 begin += rows.sampled
-            return logits
+            return result
 
         return traced
 
@@ -78,7 +79,9 @@ class Ours:
 
     def __init__(self, folder: Path, verify: Any, drafts: bool) -> None:
         trace = Trace() if drafts else None
-        self.pipeline = ovspec.LLMPipeline(folder, "CPU", drafter=trace, verify=verify, **PROPERTIES)
+        self.pipeline = ovspec.LLMPipeline(
+            folder, "CPU", drafter=trace or "none", verify=verify, **PROPERTIES
+        )
         runner = self.pipeline.runner
         if trace:
             commits = isinstance(verify, ovspec.CommitVerify)

@@ -52,7 +52,7 @@ def main() -> None:
     given = arguments.parse_args()
     random = np.random.default_rng(1)
     with folder_of(source_of(given)) as folder:
-        pipeline = ovspec.LLMPipeline(folder, "CPU", KV_CACHE_PRECISION="u8")
+        pipeline = ovspec.LLMPipeline(folder, "CPU", drafter="none", KV_CACHE_PRECISION="u8")
         engine = pipeline.engine.engine
         settings = pipeline.settings(max_new_tokens=given.tokens, ignore_eos=True)
         for user in range(given.users):

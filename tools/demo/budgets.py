@@ -87,7 +87,8 @@ def print_table(
             experts, ffn = expert_config("native", sparse), ffn_config("native", sparse)
             runner = ModelRunner(folder, "CPU", AttentionConfig(), F32, experts=experts, ffn=ffn)
             verify = "dense" if name == "dense" else sparse
-            pipeline = ovspec.LLMPipeline(folder, "CPU", draft_model=draft, verify=verify, **F32)
+            drafting = {"draft_model": draft, "drafter": "assistant"}
+            pipeline = ovspec.LLMPipeline(folder, "CPU", **drafting, verify=verify, **F32)
             known[rule] = FidelityMeter(runner, texts, LENGTH // 2), pipeline
         meter, pipeline = known[rule]
         if name != "dense":

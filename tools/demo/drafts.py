@@ -31,7 +31,9 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = demo_pair_path()
     pipelines = {
-        name: ovspec.LLMPipeline(folder, "CPU", draft_model=ovspec.draft_model(folder / name))
+        name: ovspec.LLMPipeline(
+            folder, "CPU", draft_model=ovspec.draft_model(folder / name), drafter="assistant"
+        )
         for name in ("draft", "eagle3")
     }
     pipelines["layer_skip"] = ovspec.LLMPipeline(folder, "CPU", drafter="layer_skip")

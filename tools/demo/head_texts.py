@@ -42,7 +42,7 @@ def main() -> None:
     corpus = Corpus.load(arguments.data)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(arguments.data / "tokenizer")
     folder = demo_pair_path()
-    pipeline = ovspec.LLMPipeline(folder, "CPU")
+    pipeline = ovspec.LLMPipeline(folder, "CPU", drafter="none")
     prompts = prompts_of(corpus, arguments.count, arguments.held_out, random.Random(arguments.seed))
     started, written = time.monotonic(), 0
     with arguments.out.open("w", encoding="utf-8") as file:

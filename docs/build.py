@@ -13,7 +13,7 @@ import ovspec
 import ovspec.drafters
 import ovspec.rag
 from ovspec.cli import cli
-from ovspec.cli.help import GENERAL, ShortHelpCommand, parameter_groups, subcommands
+from ovspec.cli.options.help import GENERAL, ShortHelpCommand, parameter_groups, subcommands
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

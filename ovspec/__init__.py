@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from ovspec.generation.generation_config import GenerationConfig
     from ovspec.generation.metrics import PerfMetrics
     from ovspec.generation.results import DecodedResults, EncodedResults
-    from ovspec.pipeline.draft_model import draft_model
+    from ovspec.modes.commit_verify import CommitVerify
+    from ovspec.modes.sparse_prefill import SparsePrefill
+    from ovspec.pipeline.models.draft_model import draft_model
     from ovspec.pipeline.pipeline import LLMPipeline
-    from ovspec.verify.commit_verify import CommitVerify
-    from ovspec.verify.sparse_prefill import SparsePrefill
-    from ovspec_models.sparse_verify import SparseVerify
+    from ovspec_models.folder.sparse_verify import SparseVerify
     from ovspec_ops import extension_path
 
 __version__ = version("ovspec")
@@ -42,19 +42,19 @@ __all__ = [
 # when it is first used: `ovspec --version` and the errors of the command line need none of them.
 _MODULES = {
     "ChatHistory": "openvino_genai",
-    "CommitVerify": "ovspec.verify.commit_verify",
+    "CommitVerify": "ovspec.modes.commit_verify",
     "DecodedResults": "ovspec.generation.results",
     "EncodedResults": "ovspec.generation.results",
     "GenerationConfig": "ovspec.generation.generation_config",
     "LLMPipeline": "ovspec.pipeline.pipeline",
     "PerfMetrics": "ovspec.generation.metrics",
     "PipelineBusyError": "ovspec.errors",
-    "SparsePrefill": "ovspec.verify.sparse_prefill",
-    "SparseVerify": "ovspec_models.sparse_verify",
+    "SparsePrefill": "ovspec.modes.sparse_prefill",
+    "SparseVerify": "ovspec_models.folder.sparse_verify",
     "StreamerBase": "openvino_genai",
     "StreamingStatus": "openvino_genai",
     "TokenizedInputs": "openvino_genai",
-    "draft_model": "ovspec.pipeline.draft_model",
+    "draft_model": "ovspec.pipeline.models.draft_model",
     "extension_path": "ovspec_ops",
 }
 

@@ -52,7 +52,7 @@ def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
 def measured_once() -> Iterator[None]:
     """Benchmarks check the operations and measure the bandwidth at every start; here once per worker."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("ovspec.cli.bench_options.self_check", "ovspec.bench.verify.read_bandwidth"):
+        for name in ("ovspec.cli.options.bench.self_check", "ovspec.bench.verify.read_bandwidth"):
             module, _, function = name.rpartition(".")
             patch.setattr(name, functools.cache(getattr(importlib.import_module(module), function)))
         yield

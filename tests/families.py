@@ -15,9 +15,9 @@ import openvino_genai
 from prompts import PROMPTS, STORY
 from settings import F32
 
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.backends import Backends
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import demo_pair_path
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import build_model

@@ -14,9 +14,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
-from ovspec_models.files import replace_file
-from ovspec_models.shown import shown
+from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
+from ovspec_models.folder.files import replace_file
+from ovspec_models.folder.shown import shown
 
 SCHEMA_VERSION = 1
 _SYNTHETIC = re.compile(r"synthetic:(\d+)/(\d+)(?:x(\d+))?")

@@ -11,19 +11,19 @@ import numpy as np
 import openvino as ov
 
 from ovspec.bench.cache_contents import fill
+from ovspec.cache.cache import CachedSequence
 from ovspec.engine.routing import sparse_attention
 from ovspec.eval.report import precisions
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.compile import cache_tensors
-from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_config
-from ovspec.runtime.ffn_budgets import ffn_config
-from ovspec.runtime.linear_backend import LinearBackend
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
-from ovspec.verify.limits import Limits
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec.graphs.compile import cache_tensors
+from ovspec.modes.row_limits import ReadLimits
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.backends import Backends
+from ovspec.operations.expert_budgets import ExpertBackend, ExpertConfig, expert_config
+from ovspec.operations.ffn_budgets import ffn_config
+from ovspec.operations.linear_backend import LinearBackend
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 BACKENDS = ("stock", "dense", "sparse", "sparse_stock")
 DEFAULT_BACKENDS = ("stock", "dense", "sparse")
@@ -143,7 +143,7 @@ class Subject:
         """
         ids = self._rng.integers(0, self._vocab_size, tokens)
         self._sequence.length = context
-        limits = Limits.of(sparse, context + tokens, self.runner.block_size)
+        limits = ReadLimits.of(sparse, context + tokens, self.runner.block_size)
         result = self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
         self._sequence.rollback(context)
         stats, attention = result.stats, self.runner.attention

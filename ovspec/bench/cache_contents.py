@@ -6,7 +6,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.runtime.cache import CacheTensor, cache_layout
+from ovspec.cache.cache import CacheTensor, cache_layout
 from ovspec_ops.key_summary.reference import PARTS
 
 _TILE_BLOCKS = 64

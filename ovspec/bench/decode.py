@@ -17,18 +17,18 @@ from ovspec.bench.memory import check_models_fit
 from ovspec.bench.rounds import check_at_least, check_names, check_positions, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
+from ovspec.cache.cache import CachedSequence
 from ovspec.drafters import LayerSkipDrafter, SparseSelfDrafter
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.eval.in_force import SelectionInForce
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import PerfMetrics
-from ovspec.runtime.cache import CachedSequence
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.limits import DENSE, Limits
-from ovspec.verify.verify_mode import VerifyMode
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.row_limits import DENSE, ReadLimits
+from ovspec.modes.verify_mode import VerifyMode
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 Tick = Callable[[str], None]
 # Compiled model and verification of each mode. The stock modes use OpenVINO's own attention at its defaults.
@@ -100,7 +100,7 @@ class DecodeBench:
         check_names("--mode", self.modes, MODES)
         if "stock" in self._models():
             self.source.check_stock(f"--mode {','.join(self.modes)}")
-        if "commit" in self.modes and Limits.of(self.sparse, self.context, 1) == DENSE:
+        if "commit" in self.modes and ReadLimits.of(self.sparse, self.context, 1) == DENSE:
             raise ValueError(
                 f"--budget {self.sparse.budget}: covers the context of {self.context} tokens, which leaves "
                 "nothing to commit; give a smaller budget or a longer --context"

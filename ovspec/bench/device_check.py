@@ -12,12 +12,13 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec.runtime.cache import KVCache
-from ovspec.runtime.cache_memory import blocks_on
-from ovspec.runtime.compile import block_size_of, cache_tensors, compile_paged, with_defaults
-from ovspec.runtime.devices import is_gpu, masks_trees, openvino_core
-from ovspec.runtime.gpu_rows import padded_masks
-from ovspec.runtime.tables import seen_rows
+from ovspec.cache.cache import KVCache
+from ovspec.cache.cache_memory import blocks_on
+from ovspec.devices.devices import is_gpu, masks_trees, openvino_core
+from ovspec.devices.properties import with_defaults
+from ovspec.graphs.compile import block_size_of, cache_tensors, compile_paged
+from ovspec.passes.tables import seen_rows
+from ovspec.stock.gpu_rows import padded_masks
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
 from ovspec_transforms import QQ_BIAS, QQ_BIAS_BEGINS, paged_layers, to_paged, tree_mask

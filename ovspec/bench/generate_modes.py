@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ovspec.drafters import NAMES, Assistant, Auto
-from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
+from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 
 PLAIN = "plain"
 # Modes of OpenVINO GenAI: its two backends, and its prompt lookup with the numbers of its documentation.

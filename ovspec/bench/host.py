@@ -12,11 +12,11 @@ from openvino_genai import GenerationConfig
 from ovspec.bench.rounds import check_at_least
 from ovspec.drafters import AssistantDrafter
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.memory.machine_memory import available_bytes
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import build_model, weight_bytes
 

@@ -13,11 +13,11 @@ import openvino as ov
 import ovspec_ops
 from ovspec.bench.cache_contents import fill
 from ovspec.bench.rounds import check_at_least
+from ovspec.cache.cache import CacheTensor
+from ovspec.devices.huge_pages import advise_huge_pages
+from ovspec.devices.properties import CACHE_PRECISIONS
 from ovspec.memory.machine_memory import available_bytes
-from ovspec.runtime.cache import CacheTensor
-from ovspec.runtime.compile import CACHE_PRECISIONS
-from ovspec.runtime.huge_pages import advise_huge_pages
-from ovspec.verify.limits import MAX_VERIFY_ROWS
+from ovspec.modes.row_limits import MAX_VERIFY_ROWS
 from ovspec_ops import BLOCK_SIZE, loader
 from ovspec_ops.verify_attention import pack_tables
 

@@ -14,11 +14,11 @@ from ovspec.drafters.auto import AutoDrafter
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.prompt_lookup import PromptLookupDrafter
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.generation.sequence import Sequence as TokenSequence
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.schedule.schedule import ConstantSchedule, ModelAsk
-from ovspec_models.files import replace_file
+from ovspec_models.folder.files import replace_file
 
 Tick = Callable[[str], None]
 SCHEMA_VERSION = 1

@@ -17,8 +17,8 @@ from ovspec.bench.footprint import folder_of
 from ovspec.bench.memory import check_models_fit
 from ovspec.bench.rounds import check_at_least, check_names, check_positions, name_of, rotated
 from ovspec.bench.source import ModelSource
+from ovspec.modes.sparse_prefill import PROMPT_PIECE
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.verify.sparse_prefill import PROMPT_PIECE
 
 Tick = Callable[[str], None]
 # Pipeline and arguments of each mode. Stock is OpenVINO's attention and linear layers under our engine.

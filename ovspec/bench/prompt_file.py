@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ovspec_models.jsonl import json_lines
-from ovspec_models.shown import cut
+from ovspec_models.folder.jsonl import json_lines
+from ovspec_models.folder.shown import cut
 
 ALL = "all"
 _FIELDS = ("role", "content")

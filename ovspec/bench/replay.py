@@ -9,9 +9,9 @@ import numpy as np
 
 from ovspec.bench.offers import LONGEST, AnswerOffers, Offer, OfferTrace
 from ovspec.drafters.suffix import TOKENS_PER_MATCH
+from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ModelAsk, Plan, StepOutcome, StepState
-from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 
 ASSISTANT = "assistant"
 

@@ -10,11 +10,11 @@ from rich.table import Table
 from ovspec.bench.backends import SPARSE
 from ovspec.bench.rounds import Spread
 from ovspec.bench.source import ModelSource
+from ovspec.devices.devices import is_cpu
 from ovspec.eval.in_force import SelectionInForce, verify_in_force
 from ovspec.eval.machine import machine, versions
 from ovspec.eval.tables import table_of
-from ovspec.runtime.devices import is_cpu
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)

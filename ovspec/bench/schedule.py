@@ -16,11 +16,11 @@ from ovspec.bench.replay import CostTable, Policy, replay
 from ovspec.drafters.auto import AutoDrafter
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.eval.machine import machine, versions
 from ovspec.eval.tables import table_of
 from ovspec.generation.sequence import Sequence as TokenSequence
-from ovspec.pipeline.draft_model import draft_model
+from ovspec.pipeline.models.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec_models import ModelInfo

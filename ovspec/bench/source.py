@@ -8,9 +8,9 @@ from pathlib import Path
 import openvino as ov
 
 import ovspec_ops
+from ovspec.devices.devices import openvino_core
+from ovspec.graphs.compile import read_model
 from ovspec.memory.machine_memory import available_bytes
-from ovspec.runtime.compile import read_model
-from ovspec.runtime.devices import openvino_core
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.shapes import ModelShape, get_shape
 from ovspec_models.synthetic import WEIGHT_FORMATS, build_model, weight_bytes

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ovspec.bench.acceptance_trace import AcceptanceTrace, Confirmations
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.pass_result import PassResult
-from ovspec.runtime.tables import Rows
+from ovspec.passes.pass_result import PassResult
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 
 # Larger than any logit of a model, and finite.
 _CERTAIN = np.float32(1e6)

@@ -17,13 +17,13 @@ from ovspec.bench.report import Record, Report
 from ovspec.bench.rounds import Spread, check_at_least, check_names, check_positions, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.weight_traffic import WeightTraffic
+from ovspec.devices.devices import is_cpu
 from ovspec.eval.in_force import SelectionInForce
 from ovspec.memory.device_memory import device_bytes
-from ovspec.runtime.devices import is_cpu
-from ovspec.runtime.linear_backend import LinearBackend
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec.modes.row_limits import MAX_VERIFY_ROWS
+from ovspec.operations.linear_backend import LinearBackend
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 Tick = Callable[[str], None]
 Point = tuple[int, int, str]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec_models import ModelInfo
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 CONTEXTS = (1024, 4096, 16_384, 65_536)
 ROWS = (1, 8)

@@ -18,10 +18,10 @@ import ovspec
 from ovspec.bundle.files.check_files import FORMAT, MANIFEST, relative_files, sha256, this_machine
 from ovspec.bundle.wheels import installed_distributions, pack_wheel
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
-from ovspec_models.config import CONFIG_NAME
-from ovspec_models.export import DRAFT_FOLDER
-from ovspec_models.head_info import HeadInfo, head_kind
-from ovspec_models.new_folder import check_new_folder, new_folder
+from ovspec_models.export.export import DRAFT_FOLDER
+from ovspec_models.export.new_folder import check_new_folder, new_folder
+from ovspec_models.folder.config import CONFIG_NAME
+from ovspec_models.folder.head_info import HeadInfo, head_kind
 
 Wheels = Literal["installed", "index"]
 _SCRIPTS = ("check_files.py", "install.sh", "run.py", "smoke_test.sh", "README.md")

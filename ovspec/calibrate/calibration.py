@@ -10,12 +10,12 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.pass_result import PassResult
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.runtime.tables import Rows
+from ovspec.cache.cache import CachedSequence
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.passes.pass_result import PassResult
+from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 
 # Rows of a verification pass: the last accepted token and a draft of five.
 ROWS = 6

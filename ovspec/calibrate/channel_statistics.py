@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.runtime.pass_result import PassResult
+from ovspec.passes.pass_result import PassResult
 from ovspec_transforms import GATE_ACTIVATIONS, FfnLayer, watch_channels
 
 

@@ -9,7 +9,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.calibrate.channel_statistics import points_to
-from ovspec.runtime.pass_result import PassResult
+from ovspec.passes.pass_result import PassResult
 from ovspec_transforms import ROUTING_INDICES, ROUTING_WEIGHTS, MoELayer, watch_routing
 
 

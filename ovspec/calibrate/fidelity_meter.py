@@ -13,10 +13,10 @@ from ovspec.calibrate.calibration import ROWS
 from ovspec.eval.teacher_forcing import TeacherForcing
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import RawPerfMetrics
-from ovspec.runtime.expert_budgets import expert_config
-from ovspec.runtime.ffn_budgets import ffn_config
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec.operations.expert_budgets import expert_config
+from ovspec.operations.ffn_budgets import ffn_config
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from ovspec.calibrate.channel_statistics import ChannelStatistics
 from ovspec.calibrate.expert_statistics import ExpertStatistics
 from ovspec.calibrate.fidelity_meter import Fidelity
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 COVERAGES = (0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.35)
 # Shares of the routing weight, and of the channels' squared scores, that the layers keep.

@@ -17,10 +17,10 @@ from ovspec.calibrate.expert_statistics import ExpertStatistics
 from ovspec.calibrate.fidelity_meter import FidelityMeter
 from ovspec.calibrate.fidelity_search import Found, Part, attention_part, channel_part, expert_part, search
 from ovspec.engine.routing import sparse_attention
-from ovspec.runtime.expert_budgets import ExpertConfig, expert_config
-from ovspec.runtime.ffn_budgets import ffn_config
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec_models.sparse_verify import AMOUNT_FIELDS, SparseVerify
+from ovspec.operations.expert_budgets import ExpertConfig, expert_config
+from ovspec.operations.ffn_budgets import ffn_config
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.sparse_verify import AMOUNT_FIELDS, SparseVerify
 from ovspec_transforms import ffn_layers, moe_layers
 
 

@@ -10,7 +10,8 @@ from contextlib import suppress
 
 import click
 
-from ovspec.cli.failures import (
+from ovspec.cli.lazy_commands import LazyCommands
+from ovspec.cli.options.failures import (
     INTERNAL_ERROR,
     INTERRUPTED,
     USER_ERROR,
@@ -19,12 +20,11 @@ from ovspec.cli.failures import (
     one_line,
     told,
 )
-from ovspec.cli.interrupts import Interrupts
-from ovspec.cli.lazy_commands import LazyCommands
+from ovspec.cli.options.interrupts import Interrupts
 
 COMMANDS = {
     "batch": "ovspec.cli.batch:batch",
-    "bench": "ovspec.cli.bench:bench",
+    "bench": "ovspec.cli.bench.group:bench",
     "bundle": "ovspec.cli.bundle:bundle",
     "cache": "ovspec.cli.cache:cache",
     "calibrate": "ovspec.cli.calibrate:calibrate",

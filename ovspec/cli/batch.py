@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from ovspec.cli.extras import need_extra
-from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
-from ovspec.cli.options import cache_size_option
-from ovspec.cli.output import with_progress
-from ovspec.cli.pipeline_options import max_context_option, pipeline_options, serving_pipeline
-from ovspec.cli.ray_options import cluster_from, ray_options, replicas_of_a_machine
+from ovspec.cli.options.common import cache_size_option
+from ovspec.cli.options.extras import need_extra
+from ovspec.cli.options.forms import COUNT, PATH, default_option, typed_option
+from ovspec.cli.options.help import ShortHelpCommand
+from ovspec.cli.options.output import with_progress
+from ovspec.cli.options.pipeline import max_context_option, pipeline_options, serving_pipeline
+from ovspec.cli.options.ray import cluster_from, ray_options, replicas_of_a_machine
 from ovspec_models.sources import model_name
 
 COMMON = (

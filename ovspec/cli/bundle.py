@@ -10,9 +10,9 @@ import click
 from ovspec.bundle import BundleReport, write_bundle
 from ovspec.bundle.bundle import Wheels
 from ovspec.cli.export import step_display
-from ovspec.cli.option_forms import MODEL, PATH, default_option, json_flag
-from ovspec.cli.options import draft_folder
-from ovspec.cli.output import print_json
+from ovspec.cli.options.common import draft_folder
+from ovspec.cli.options.forms import MODEL, PATH, default_option, json_flag
+from ovspec.cli.options.output import print_json
 
 
 @click.command()

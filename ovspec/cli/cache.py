@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from ovspec.cli.bench_options import check_writable
-from ovspec.cli.extras import need_extra
-from ovspec.cli.pipeline_options import pipeline_from, pipeline_options
+from ovspec.cli.options.bench import check_writable
+from ovspec.cli.options.extras import need_extra
+from ovspec.cli.options.pipeline import pipeline_from, pipeline_options
 from ovspec.errors import InvalidValueError
 from ovspec.pipeline.prefix_files import load_prefix, save_prefix
 

@@ -18,9 +18,7 @@ from rich.progress import Progress
 from ovspec.calibrate.calibration import ROWS, Observer, observe
 from ovspec.calibrate.target_calibration import TargetCalibration
 from ovspec.cli.calibrate_target import show_target, target_report
-from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.option_forms import COUNT, default_option, json_flag
-from ovspec.cli.options import (
+from ovspec.cli.options.common import (
     data_option,
     model_option,
     properties_from,
@@ -29,16 +27,18 @@ from ovspec.cli.options import (
     sparse_from,
     weight_options,
 )
-from ovspec.cli.output import print_json
+from ovspec.cli.options.forms import COUNT, default_option, json_flag
+from ovspec.cli.options.help import ShortHelpCommand
+from ovspec.cli.options.output import print_json
+from ovspec.devices.devices import openvino_core
 from ovspec.generation.inputs import encode, read_tokenizer
-from ovspec.runtime.compile import read_model
-from ovspec.runtime.devices import openvino_core
-from ovspec.runtime.expert_budgets import expert_config
-from ovspec.verify.verify_mode import calibrated
+from ovspec.graphs.compile import read_model
+from ovspec.modes.verify_mode import calibrated
+from ovspec.operations.expert_budgets import expert_config
 from ovspec_models import ModelInfo, OvspecConfig
-from ovspec_models.jsonl import read_texts
+from ovspec_models.folder.jsonl import read_texts
+from ovspec_models.folder.sparse_verify import AMOUNT_FIELDS, CHANNEL_FIELDS, EXPERT_FIELDS, SparseVerify
 from ovspec_models.sources import model_name
-from ovspec_models.sparse_verify import AMOUNT_FIELDS, CHANNEL_FIELDS, EXPERT_FIELDS, SparseVerify
 from ovspec_transforms import moe_layers
 
 COMMON = ("model", "data", "target_kl", "max_texts", "max_tokens", "budget", "properties", "as_json")

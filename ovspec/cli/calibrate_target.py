@@ -9,9 +9,9 @@ import click
 from ovspec.calibrate.fidelity_meter import Fidelity
 from ovspec.calibrate.fidelity_search import ENERGIES, Chosen, Found
 from ovspec.calibrate.target_calibration import TargetCalibration
-from ovspec.cli.output import print_rows
+from ovspec.cli.options.output import print_rows
 from ovspec.eval.setting import Setting
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 
 def target_report(target: TargetCalibration, found: Found, target_kl: float) -> dict[str, object]:

@@ -11,17 +11,17 @@ import click
 from openvino_genai import ChatHistory, StreamingStatus
 
 from ovspec.cli.generate import print_piece, summary_line, why_cut
-from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.interrupts import ending_the_answer
-from ovspec.cli.option_forms import default_option
-from ovspec.cli.pipeline_options import (
+from ovspec.cli.options.forms import default_option
+from ovspec.cli.options.help import ShortHelpCommand
+from ovspec.cli.options.interrupts import ending_the_answer
+from ovspec.cli.options.pipeline import (
     answer_options,
     generation_options,
     pipeline_from,
     pipeline_options,
     prefix_option,
 )
-from ovspec.cli.waiting import reading
+from ovspec.cli.options.waiting import reading
 from ovspec.errors import InvalidValueError
 from ovspec.generation.results import DecodedResults
 from ovspec.pipeline.generation_call import PromptProgress

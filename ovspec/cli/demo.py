@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from ovspec.cli.bench_options import check_outputs
 from ovspec.cli.embedded_demo import run_embedded
-from ovspec.cli.option_forms import default_option
-from ovspec.cli.options import json_option
+from ovspec.cli.options.bench import check_outputs
+from ovspec.cli.options.common import json_option
+from ovspec.cli.options.forms import default_option
 from ovspec.cli.real_demo import run_real
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from ovspec.bench.device_check import DeviceCheck, check_device, time_device
-from ovspec.cli.output import print_rows
-from ovspec.runtime.compile import check_properties
-from ovspec.runtime.devices import openvino_core
+from ovspec.cli.options.output import print_rows
+from ovspec.devices.devices import openvino_core
+from ovspec.devices.properties import check_properties
 
 _PROPERTIES = ("FULL_DEVICE_NAME", "DEVICE_TYPE", "GPU_DEVICE_TOTAL_MEM_SIZE", "OPTIMIZATION_CAPABILITIES")
 

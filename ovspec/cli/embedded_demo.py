@@ -10,16 +10,16 @@ from typing import Any
 import click
 
 from ovspec.cli.generate import print_piece
-from ovspec.cli.output import print_table, save_report
+from ovspec.cli.options.output import print_table, save_report
 from ovspec.drafters import NONE, Assistant
 from ovspec.eval.tables import table_of
 from ovspec.generation.results import DecodedResults
-from ovspec.pipeline.draft_model import draft_model
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.verify_mode import VerifyMode, why_lossy
+from ovspec.pipeline.models.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_mode import VerifyMode, why_lossy
 from ovspec_models import demo_pair_path
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 _SPARSE = SparseVerify(L0=96, rho=0.1)
 

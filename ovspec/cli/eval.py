@@ -7,20 +7,20 @@ from typing import Any
 
 import click
 
-from ovspec.cli.bench_options import check_outputs
 from ovspec.cli.eval_lm import lm
 from ovspec.cli.eval_rag import rag
 from ovspec.cli.eval_selection import selection
-from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.option_forms import COUNT, PATH, default_option, typed_option
-from ovspec.cli.options import float_list, int_list, json_option, prompts_options
-from ovspec.cli.output import show_report, with_progress
-from ovspec.cli.pipeline_options import PipelineChoice, pipeline_options
+from ovspec.cli.options.bench import check_outputs
+from ovspec.cli.options.common import float_list, int_list, json_option, prompts_options
+from ovspec.cli.options.forms import COUNT, PATH, default_option, typed_option
+from ovspec.cli.options.help import ShortHelpCommand
+from ovspec.cli.options.output import show_report, with_progress
+from ovspec.cli.options.pipeline import PipelineChoice, pipeline_options
 from ovspec.eval import FidelityEval, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.setting import sweep_option
 from ovspec.generation.drafting_settings import DEFAULT_NUM_ASSISTANT_TOKENS
-from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec.verify.verify_mode import VerifyMode
+from ovspec.modes.sparse_prefill import SparsePrefill
+from ovspec.modes.verify_mode import VerifyMode
 
 # Fields of SparseVerify by the parameter of their sweep.
 SWEEPS = {

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from ovspec.cli.extras import need_extra
-from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.option_forms import COUNT, PATH, typed_option
-from ovspec.cli.pipeline_options import max_context_option, pipeline_options, serving_pipeline
+from ovspec.cli.options.extras import need_extra
+from ovspec.cli.options.forms import COUNT, PATH, typed_option
+from ovspec.cli.options.help import ShortHelpCommand
+from ovspec.cli.options.pipeline import max_context_option, pipeline_options, serving_pipeline
 
 COMMON = (
     *("model", "tasks", "include_path", "limit", "draft_model", "drafter", "verify", "budget"),

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from ovspec.cli.bench_options import check_outputs
-from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.option_forms import COUNT, PATH, typed_option
-from ovspec.cli.options import json_option
-from ovspec.cli.output import show_report, with_progress
-from ovspec.cli.pipeline_options import pipeline_options
-from ovspec.cli.rag_options import RagPipelines, settings_options, store_option
+from ovspec.cli.options.bench import check_outputs
+from ovspec.cli.options.common import json_option
+from ovspec.cli.options.forms import COUNT, PATH, typed_option
+from ovspec.cli.options.help import ShortHelpCommand
+from ovspec.cli.options.output import show_report, with_progress
+from ovspec.cli.options.pipeline import pipeline_options
+from ovspec.cli.options.rag import RagPipelines, settings_options, store_option
 from ovspec.rag.evaluation import evaluate
 from ovspec.rag.evaluation_report import EvaluationReport
 from ovspec.rag.questions import read_questions

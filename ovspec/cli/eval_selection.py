@@ -7,10 +7,8 @@ from typing import Any
 
 import click
 
-from ovspec.cli.bench_options import check_outputs
-from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.option_forms import COUNT, default_option, typed_option
-from ovspec.cli.options import (
+from ovspec.cli.options.bench import check_outputs
+from ovspec.cli.options.common import (
     anchors_option,
     json_option,
     model_option,
@@ -20,11 +18,13 @@ from ovspec.cli.options import (
     selection_options,
     sparse_from,
 )
-from ovspec.cli.output import show_report, with_progress
+from ovspec.cli.options.forms import COUNT, default_option, typed_option
+from ovspec.cli.options.help import ShortHelpCommand
+from ovspec.cli.options.output import show_report, with_progress
 from ovspec.eval.prompts import read_prompts
 from ovspec.eval.selection import SelectionEval
-from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec.verify.verify_mode import calibrated
+from ovspec.modes.row_limits import MAX_VERIFY_ROWS
+from ovspec.modes.verify_mode import calibrated
 from ovspec_models import OvspecConfig
 
 COMMON = ("model", "prompts", "context", "rows", "passes", "rule", "budget", "properties", "json_path")

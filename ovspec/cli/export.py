@@ -11,12 +11,12 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ovspec.cli.interrupts import ending_at_once
-from ovspec.cli.option_forms import PATH, default_option, typed_option
-from ovspec.cli.output import say, warn
+from ovspec.cli.options.forms import PATH, default_option, typed_option
+from ovspec.cli.options.interrupts import ending_at_once
+from ovspec.cli.options.output import say, warn
 from ovspec_models import export_model
+from ovspec_models.export.new_folder import check_new_folder, remove_unfinished
 from ovspec_models.heads import HEAD_KINDS, add_head, check_target, open_head
-from ovspec_models.new_folder import check_new_folder, remove_unfinished
 from ovspec_models.sources.gguf_file import is_gguf
 from ovspec_models.sources.gguf_folder import export_gguf
 from ovspec_models.sources.hub import HubName, fetch

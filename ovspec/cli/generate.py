@@ -10,10 +10,10 @@ from typing import Any
 import click
 from openvino_genai import ChatHistory
 
-from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.option_forms import PATH, typed_option
-from ovspec.cli.output import print_json
-from ovspec.cli.pipeline_options import (
+from ovspec.cli.options.forms import PATH, typed_option
+from ovspec.cli.options.help import ShortHelpCommand
+from ovspec.cli.options.output import print_json
+from ovspec.cli.options.pipeline import (
     PipelineChoice,
     answer_options,
     generation_options,
@@ -21,14 +21,14 @@ from ovspec.cli.pipeline_options import (
     pipeline_options,
     prefix_option,
 )
-from ovspec.cli.waiting import reading
+from ovspec.cli.options.waiting import reading
 from ovspec.eval.in_force import SelectionInForce, prefill_in_force, verify_in_force
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import FINISH_WORDS, DecodedResults
+from ovspec.modes.verify_mode import VerifyMode
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.verify.verify_mode import VerifyMode
-from ovspec_models.jsonl import json_lines, read_utf8
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.jsonl import json_lines, read_utf8
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 COMMON = (
     *("model", "prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature", "draft_model"),

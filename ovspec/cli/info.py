@@ -20,23 +20,23 @@ from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.verify_cost import pass_costs
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.cli.device_report import report_device
-from ovspec.cli.option_forms import COUNT, MODEL, json_flag, typed_option
-from ovspec.cli.options import draft_folder, properties_from, property_option
-from ovspec.cli.output import print_json, print_rows, print_table
+from ovspec.cli.options.common import draft_folder, properties_from, property_option
+from ovspec.cli.options.forms import COUNT, MODEL, json_flag, typed_option
+from ovspec.cli.options.output import print_json, print_rows, print_table
+from ovspec.devices.devices import is_cpu, is_gpu, openvino_core, resolve_device
 from ovspec.eval.tables import table_of
 from ovspec.generation.chat_prompts import ChatPrompts
 from ovspec.generation.inputs import read_tokenizer
+from ovspec.graphs.compile import read_model
+from ovspec.graphs.layer_programs import LayerPrograms, layer_programs
 from ovspec.memory.memory_plan import plan_memory
-from ovspec.runtime.compile import read_model
-from ovspec.runtime.devices import is_cpu, is_gpu, openvino_core, resolve_device
-from ovspec.runtime.layer_programs import LayerPrograms, layer_programs
-from ovspec.runtime.native_attention import why_not_native
-from ovspec.runtime.promises import promises
-from ovspec.runtime.row_check import check_rows
-from ovspec.runtime.row_rounding import row_bits
+from ovspec.operations.native_attention import why_not_native
+from ovspec.operations.row_rounding import row_bits
+from ovspec.proofs.promises import promises
+from ovspec.proofs.row_check import check_rows
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.families import family_of
-from ovspec_models.head_info import HeadInfo, head_kind
+from ovspec_models.folder.head_info import HeadInfo, head_kind
 from ovspec_ops.self_check import CheckResult
 from ovspec_ops.self_check import self_check as run_self_check
 

@@ -12,12 +12,12 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.option_forms import COUNT, PATH, Whole, json_flag, typed_option
-from ovspec.cli.output import print_json, say
-from ovspec.cli.pipeline_options import pipeline_options
-from ovspec.cli.rag_options import RagPipelines, rag_options, store_option
-from ovspec.cli.waiting import terminal_bar
+from ovspec.cli.options.forms import COUNT, PATH, Whole, json_flag, typed_option
+from ovspec.cli.options.help import ShortHelpCommand
+from ovspec.cli.options.output import print_json, say
+from ovspec.cli.options.pipeline import pipeline_options
+from ovspec.cli.options.rag import RagPipelines, rag_options, store_option
+from ovspec.cli.options.waiting import terminal_bar
 from ovspec.rag import IndexChoices, IndexProgress, IndexReport, RagResult, index
 from ovspec.rag.embedder import POOLINGS
 

@@ -12,14 +12,14 @@ from typing import Any
 import click
 import openvino_genai
 
-from ovspec.cli.output import print_table, save_report, say, warn, with_progress
+from ovspec.cli.options.output import print_table, save_report, say, warn, with_progress
 from ovspec.drafters import NONE
 from ovspec.eval.tables import table_of
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.verify_mode import VerifyMode, why_lossy
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_mode import VerifyMode, why_lossy
+from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_models.sources.demo_model import demo_model_path
-from ovspec_models.sparse_verify import SparseVerify
 
 _QUESTION = "\n\nRetell the beginning of this story. Quote its own words where you can."
 _WARM_TOKENS = 48

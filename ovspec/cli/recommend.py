@@ -13,15 +13,15 @@ import click
 from ovspec.bench.prompt_file import ALL, BenchPrompt, read_prompt_file
 from ovspec.bench.recommend import Trial, best_of, recommend_bench, trials_of
 from ovspec.cli.generate import read_prompt
-from ovspec.cli.option_forms import MODEL, PATH, default_option, json_flag, typed_option
-from ovspec.cli.options import (
+from ovspec.cli.options.common import (
     draft_folder,
     memory_limit_from,
     memory_options,
     properties_from,
     property_option,
 )
-from ovspec.cli.output import print_json, print_rows, with_progress
+from ovspec.cli.options.forms import MODEL, PATH, default_option, json_flag, typed_option
+from ovspec.cli.options.output import print_json, print_rows, with_progress
 
 
 @click.command()

@@ -9,18 +9,18 @@ from typing import Any
 
 import click
 
-from ovspec.cli.extras import need_extra
-from ovspec.cli.help import ShortHelpCommand, option_group
-from ovspec.cli.option_forms import COUNT, PATH, SECONDS, default_option, typed_option
-from ovspec.cli.options import cache_size_option
-from ovspec.cli.pipeline_options import (
+from ovspec.cli.options.common import cache_size_option
+from ovspec.cli.options.extras import need_extra
+from ovspec.cli.options.forms import COUNT, PATH, SECONDS, default_option, typed_option
+from ovspec.cli.options.help import ShortHelpCommand, option_group
+from ovspec.cli.options.pipeline import (
     max_context_option,
     pipeline_options,
     prefix_option,
     serving_outline,
     serving_pipeline,
 )
-from ovspec.cli.ray_options import cluster_from, ray_options, replicas_of_a_machine
+from ovspec.cli.options.ray import cluster_from, ray_options, replicas_of_a_machine
 from ovspec_models.sources import model_name
 
 COMMON = (
@@ -28,7 +28,7 @@ COMMON = (
     *("chat_template", "max_num_seqs", "properties"),
 )
 _limit_options = option_group(
-    "Limits",
+    "ServerLimits",
     default_option("--max-num-seqs", 16, "Answers made at the same time.", type=COUNT),
     default_option(
         "--max-queued",
@@ -97,14 +97,14 @@ def serve(**options: Any) -> None:
     need_extra("serve", "starlette", "uvicorn", "prometheus_client", "pydantic")
     # Imported now: this module is loaded for help too, which needs no extra.
     from ovspec.serve.backend import in_this_process
-    from ovspec.serve.limits import Limits
+    from ovspec.serve.server_limits import ServerLimits
     from ovspec.serve.start import ServerSettings, start
 
     # click takes an empty variable for none, and splits it at spaces: either would open the server.
     key = os.environ.get("OVSPEC_API_KEY")
     if key is not None and not options["api_keys"]:
         options["api_keys"] = (key,)
-    limits = Limits(**{entry.name: options.pop(entry.name) for entry in fields(Limits)})
+    limits = ServerLimits(**{entry.name: options.pop(entry.name) for entry in fields(ServerLimits)})
     cluster, name = cluster_from(options), options.pop("served_model_name")
     settings = ServerSettings(
         keys=options.pop("api_keys"),

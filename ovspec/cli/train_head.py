@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ovspec.cli.extras import need_extra
-from ovspec.cli.help import ShortHelpCommand
-from ovspec.cli.option_forms import ABOVE_ZERO, COUNT, MODEL, PATH, default_option, json_flag, typed_option
-from ovspec.cli.options import data_option, int_list, properties_from, property_option
-from ovspec.cli.output import print_json
+from ovspec.cli.options.common import data_option, int_list, properties_from, property_option
+from ovspec.cli.options.extras import need_extra
+from ovspec.cli.options.forms import ABOVE_ZERO, COUNT, MODEL, PATH, default_option, json_flag, typed_option
+from ovspec.cli.options.help import ShortHelpCommand
+from ovspec.cli.options.output import print_json
 from ovspec.drafters.eagle3 import eagle3_boundaries
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec_models import ModelInfo
+from ovspec_models.folder.jsonl import read_texts
 from ovspec_models.heads.export import TRAINED_KINDS
-from ovspec_models.jsonl import read_texts
 
 if TYPE_CHECKING:
     from ovspec.train.held_out import HeldOut

@@ -3,7 +3,7 @@
 from ovspec.drafters.assistant import AssistantDrafter
 from ovspec.drafters.auto import AutoDrafter
 from ovspec.drafters.build import Parts, build_drafter
-from ovspec.drafters.choice import (
+from ovspec.drafters.drafter_choice import (
     NAMES,
     NONE,
     Assistant,

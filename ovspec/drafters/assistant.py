@@ -14,11 +14,11 @@ from ovspec.drafters.draft_tree import DraftTree, depth_of
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.drawing import draw
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
-from ovspec.runtime.warm_up import warm_up
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
+from ovspec.runner.warm_up import warm_up
 from ovspec.sampling.tree_acceptance import ROOT
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)

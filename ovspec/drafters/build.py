@@ -8,7 +8,9 @@ from pathlib import Path
 import openvino_genai
 
 from ovspec.drafters.auto import AutoDrafter
-from ovspec.drafters.choice import (
+from ovspec.drafters.corpus import Corpus
+from ovspec.drafters.drafter import Drafter
+from ovspec.drafters.drafter_choice import (
     Auto,
     DrafterChoice,
     LayerSkip,
@@ -17,14 +19,12 @@ from ovspec.drafters.choice import (
     Suffix,
     UserChoice,
 )
-from ovspec.drafters.corpus import Corpus
-from ovspec.drafters.drafter import Drafter
 from ovspec.drafters.layer_skip import LayerSkipDrafter
 from ovspec.drafters.prompt_lookup import PromptLookupDrafter
 from ovspec.drafters.sparse_self import SparseSelfDrafter
 from ovspec.drafters.suffix import SuffixDrafter
 from ovspec.drafters.user import UserDrafter
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runner.model_runner import ModelRunner
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from ovspec.drafters.draft_tree import depth_of
 from ovspec.drafters.drafter import Drafter
 from ovspec.drafters.joined_states import JoinedStates
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import FEATURES, Rows
-from ovspec.runtime.warm_up import warm_up
+from ovspec.passes.tables import FEATURES, Rows
+from ovspec.runner.model_runner import ModelRunner
+from ovspec.runner.warm_up import warm_up
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import openvino_genai
 from numpy.typing import NDArray
 
 from ovspec.drafters.suffix_automaton import MAX_DEPTH
-from ovspec_models.jsonl import read_utf8
+from ovspec_models.folder.jsonl import read_utf8
 
 # Occurrences that are counted; more would not change the result much.
 _MAX_OCCURRENCES = 1024

@@ -17,11 +17,11 @@ from ovspec.drafters.head_fit import check_states, read_head, share_with_target
 from ovspec.drafters.joined_states import JoinedStates
 from ovspec.drafters.parallel_draft import parallel_draft
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.operations.backends import Backends
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
-from ovspec_models.head_info import HeadInfo
+from ovspec_models.folder.head_info import HeadInfo
 from ovspec_transforms import split_head
 
 

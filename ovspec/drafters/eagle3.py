@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.devices.devices import openvino_core
 from ovspec.drafters.head_fit import check_size, check_states, read_head
 from ovspec.drafters.joined_states import JoinedStates
 from ovspec.drafters.recurrent_head import RecurrentHead
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.compile import read_model
-from ovspec.runtime.devices import openvino_core
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.graphs.compile import read_model
+from ovspec.operations.backends import Backends
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
-from ovspec_models.head_info import HeadInfo
+from ovspec_models.folder.head_info import HeadInfo
 from ovspec_transforms import HeadParts, share_embedding, split_head
 
 _FEWEST_LAYERS = 3

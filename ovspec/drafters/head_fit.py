@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import openvino as ov
 
-from ovspec.runtime.compile import read_ir, read_model
-from ovspec.runtime.devices import openvino_core
+from ovspec.devices.devices import openvino_core
+from ovspec.graphs.compile import read_ir, read_model
 from ovspec_models import ModelInfo
-from ovspec_models.head_info import HeadInfo
+from ovspec_models.folder.head_info import HeadInfo
 from ovspec_transforms import HeadParts, share_embedding, share_output
 
 # Inputs of exported heads; of Hydra's, each head has two of its own, with its number.

@@ -13,18 +13,18 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.devices.devices import openvino_core
 from ovspec.drafters.cached_head import CachedHead
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.head_fit import read_head
 from ovspec.drafters.hydra_heads import HydraHeads
 from ovspec.drafters.last_state import LastStateHead
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.compile import read_model
-from ovspec.runtime.devices import openvino_core
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.graphs.compile import read_model
+from ovspec.operations.backends import Backends
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
-from ovspec_models.head_info import HeadInfo
+from ovspec_models.folder.head_info import HeadInfo
 from ovspec_transforms import embedding_of
 
 

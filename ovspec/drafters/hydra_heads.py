@@ -8,11 +8,11 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.devices.clock import microseconds
 from ovspec.drafters.draft_tree import DraftTree, depth_of
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.drawing import draw
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.clock import microseconds
 
 
 class HydraHeads:

@@ -6,8 +6,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.devices import openvino_core
+from ovspec.devices.devices import openvino_core
+from ovspec.operations.backends import Backends
 from ovspec_transforms import HeadParts
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.devices.clock import microseconds
 from ovspec.drafters.draft_tree import depth_of
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.clock import microseconds
 
 
 @dataclass(frozen=True, slots=True)

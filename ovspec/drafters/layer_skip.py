@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.sparse_self import SparseSelfDrafter
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
-from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec.modes.row_limits import MAX_VERIFY_ROWS
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 States: TypeAlias = NDArray[np.float32]
 Run: TypeAlias = Callable[[tuple[int, ...], States | None], States]

@@ -11,16 +11,16 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.devices.devices import openvino_core
 from ovspec.drafters.draft_tree import depth_of
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.head_fit import read_head
 from ovspec.drafters.last_state import LastStateHead
 from ovspec.drafters.parallel_draft import parallel_draft
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.devices import openvino_core
+from ovspec.operations.backends import Backends
 from ovspec_models import ModelInfo
-from ovspec_models.head_info import HeadInfo
+from ovspec_models.folder.head_info import HeadInfo
 
 
 def load_medusa(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> MedusaDrafter:

@@ -6,10 +6,10 @@ import numpy as np
 
 from ovspec.drafters.head_fit import check_states, read_head, share_with_target
 from ovspec.drafters.recurrent_head import RecurrentHead
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.operations.backends import Backends
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
-from ovspec_models.head_info import HeadInfo
+from ovspec_models.folder.head_info import HeadInfo
 from ovspec_transforms import whole_head
 
 

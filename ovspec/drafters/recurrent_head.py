@@ -18,8 +18,8 @@ from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.drawing import draw
 from ovspec.drafters.joined_states import JoinedStates
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 
 
 class RecurrentHead(CachedHead):

@@ -9,10 +9,10 @@ import numpy as np
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.drawing import draw
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
-from ovspec.verify.limits import DENSE
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec.modes.row_limits import DENSE
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 
 class SparseSelfDrafter(Drafter):

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 
+from ovspec.devices.freed_memory import give_back_freed_memory
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request, RequestOutput
+from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.errors import EngineClosedError, InvalidValueError
-from ovspec.runtime.freed_memory import give_back_freed_memory
 
 _LOG = logging.getLogger(__name__)
 

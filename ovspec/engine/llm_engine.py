@@ -8,26 +8,26 @@ from collections.abc import Iterable
 from openvino_genai import GenerationFinishReason
 
 from ovspec.drafters.drafter import Drafter
-from ovspec.engine.meter import Meter
-from ovspec.engine.modes import Mode
 from ovspec.engine.passes import Passes
 from ovspec.engine.planning import Planner
-from ovspec.engine.request import Request, RequestOutput
-from ovspec.engine.request_state import RequestState
+from ovspec.engine.requests.meter import Meter
+from ovspec.engine.requests.request import Request, RequestOutput
+from ovspec.engine.requests.request_mode import RequestMode
+from ovspec.engine.requests.request_state import RequestState
 from ovspec.engine.routing import check_mode
 from ovspec.engine.scheduler import CacheFullError, Scheduler
-from ovspec.engine.speculation import Speculation
+from ovspec.engine.verify.speculation import Speculation
 from ovspec.errors import InvalidValueError, NoRoomError, refuses_as_genai
 from ovspec.generation.generation_config import GenerationSettings
-from ovspec.generation.grammars import Grammars
+from ovspec.generation.grammars.grammars import Grammars
 from ovspec.generation.sequence import Sequence
 from ovspec.memory.memory_plan import DRAFT_PREFIX_SHARE, PREFIX_CACHE_BYTES
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.runtime.warm_up import warm_up
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.verify_mode import VerifyMode, calibrated_mode
+from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.runner.model_runner import ModelRunner
+from ovspec.runner.warm_up import warm_up
 from ovspec.sampling.constraint import Constraint
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_mode import VerifyMode, calibrated_mode
 from ovspec_models import OvspecConfig
 
 _LOG = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class LLMEngine:
         self._speculation = Speculation(target, drafter)
         self._planner = Planner(drafter, self._speculation)
         self._passes = Passes(self._scheduler, self._speculation, self._planner)
-        self._modes: dict[VerifyMode, Mode] = {}
+        self._modes: dict[VerifyMode, RequestMode] = {}
         self._states: dict[str, RequestState] = {}
         self._outputs: list[RequestOutput] = []  # of a step that was cut short as well
         self.verify = verify
@@ -305,9 +305,9 @@ class LLMEngine:
         )
         return self._last_output(state)
 
-    def _mode(self, verify: VerifyMode) -> Mode:
+    def _mode(self, verify: VerifyMode) -> RequestMode:
         if verify not in self._modes:
-            self._modes[verify] = Mode.of(verify, self._config)
+            self._modes[verify] = RequestMode.of(verify, self._config)
         return self._modes[verify]
 
     def _advance(self) -> tuple[list[RequestState], list[RequestState]]:

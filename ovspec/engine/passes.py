@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ovspec.engine.meter import Meter
+from ovspec.devices.clock import microseconds
 from ovspec.engine.planning import Planner
-from ovspec.engine.request_state import RequestState, warn_of_pass
-from ovspec.engine.request_step import RequestStep, Step
+from ovspec.engine.requests.meter import Meter
+from ovspec.engine.requests.request_state import RequestState, warn_of_pass
+from ovspec.engine.requests.request_step import RequestStep, Step
 from ovspec.engine.scheduler import Scheduler
-from ovspec.engine.speculation import Chunk, Speculation
+from ovspec.engine.verify.speculation import Chunk, Speculation
 from ovspec.generation.metrics import RawPerfMetrics
-from ovspec.runtime.clock import microseconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from ovspec.drafters.drafter import Drafter
-from ovspec.engine.allotment import allot
-from ovspec.engine.modes import Mode
-from ovspec.engine.request_state import RequestState
-from ovspec.engine.request_step import RequestStep, Step
-from ovspec.engine.speculation import Speculation
+from ovspec.engine.requests.allotment import allot
+from ovspec.engine.requests.request_mode import RequestMode
+from ovspec.engine.requests.request_state import RequestState
+from ovspec.engine.requests.request_step import RequestStep, Step
+from ovspec.engine.verify.speculation import Speculation
+from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
-from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Planner:
         """
         if len(decoding) == 1 and (plan := decoding[0].schedule.constant):
             return [RequestStep(decoding[0], plan)], []
-        together: dict[tuple[Schedule, Mode], list[RequestState]] = {}
+        together: dict[tuple[Schedule, RequestMode], list[RequestState]] = {}
         for state in decoding:
             together.setdefault((state.schedule, state.mode), []).append(state)
         groups, planned = list[Group](), dict[RequestState, RequestStep]()

@@ -8,14 +8,14 @@ from typing import TypeVar
 
 from ovspec.drafters import AssistantDrafter, DrafterChoice, LayerSkip, SparseSelf
 from ovspec.drafters.drafter import Drafter
-from ovspec.runtime.attention_config import Attention, AttentionConfig
-from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig, expert_config
-from ovspec.runtime.ffn_budgets import FfnBackend, FfnConfig, ffn_config
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec.verify.verify_mode import VerifyMode, attention_part, sparse_part
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.sparse_prefill import SparsePrefill
+from ovspec.modes.verify_mode import VerifyMode, attention_part, sparse_part
+from ovspec.operations.attention_config import Attention, AttentionConfig
+from ovspec.operations.expert_budgets import ExpertBackend, ExpertConfig, expert_config
+from ovspec.operations.ffn_budgets import FfnBackend, FfnConfig, ffn_config
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 _Config = TypeVar("_Config", ExpertConfig, FfnConfig)
 

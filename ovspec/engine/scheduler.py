@@ -6,10 +6,10 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from ovspec.engine.request_state import RequestState
-from ovspec.engine.speculation import Chunk
-from ovspec.runtime.block_manager import BlockManager
-from ovspec.runtime.warm_up import MOST_SAMPLED
+from ovspec.cache.block_manager import BlockManager
+from ovspec.engine.requests.request_state import RequestState
+from ovspec.engine.verify.speculation import Chunk
+from ovspec.runner.warm_up import MOST_SAMPLED
 
 # While others decode, a pass with a part of a prompt may take so many times what one without takes.
 _MOST_SLOWDOWN = 2.0

@@ -21,8 +21,8 @@ from ovspec.generation.generation_config import GenerationSettings, resolve, upd
 from ovspec.generation.inputs import eos_token_ids
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import EncodedResults
+from ovspec.modes.verify_mode import VerifyMode, sparse_part
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.verify.verify_mode import VerifyMode, sparse_part
 from ovspec_models import ModelInfo
 
 ReferenceMode = Literal["dense", "plain"]

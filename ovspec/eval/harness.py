@@ -21,8 +21,8 @@ from rich.progress import track
 
 from ovspec.eval.scoring import Scorer
 from ovspec.generation.inputs import templated, tokenized
+from ovspec.modes.verify_mode import why_lossy
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.verify.verify_mode import why_lossy
 
 _LOG = logging.getLogger(__name__)
 _NAME = "ovspec"

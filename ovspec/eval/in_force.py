@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec.verify.verify_mode import VerifyMode
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.sparse_prefill import SparsePrefill
+from ovspec.modes.verify_mode import VerifyMode
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_transforms import Selection
 
 _SUMMARIES = "key_summary"

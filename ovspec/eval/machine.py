@@ -9,8 +9,8 @@ import openvino as ov
 
 import ovspec
 import ovspec_ops
+from ovspec.devices.devices import is_cpu, openvino_core
 from ovspec.memory.machine_memory import total_bytes
-from ovspec.runtime.devices import is_cpu, openvino_core
 
 
 def machine(native: bool, device: str = "CPU") -> dict[str, object]:

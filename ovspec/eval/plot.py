@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ovspec.eval.report import Report
-from ovspec_models.files import replace_file
+from ovspec_models.folder.files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from ovspec_models.jsonl import numbered_texts
+from ovspec_models.folder.jsonl import numbered_texts
 
 
 class Prompt(NamedTuple):

@@ -11,14 +11,14 @@ import openvino as ov
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ovspec.cache.cache import cache_layout
 from ovspec.eval.in_force import SelectionInForce, prefill_in_force, verify_in_force
 from ovspec.eval.machine import processor, versions
 from ovspec.eval.results import Reference, Result, Summary, tokens_per_s
 from ovspec.eval.tables import table_of
 from ovspec.generation.metrics import PerfMetrics
-from ovspec.runtime.cache import cache_layout
-from ovspec.runtime.compile import cache_tensors
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.graphs.compile import cache_tensors
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 
 _KEYS_AND_VALUES = ("key_cache", "value_cache")

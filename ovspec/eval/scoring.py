@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.cache.cache import CachedSequence
 from ovspec.eval.divergence import log_softmax
 from ovspec.generation.drafting_settings import DEFAULT_NUM_ASSISTANT_TOKENS
+from ovspec.modes.row_limits import MAX_VERIFY_ROWS
+from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.passes.tables import Rows
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.runtime.tables import Rows
-from ovspec.verify.limits import MAX_VERIFY_ROWS
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 # Of a sparse pass, as if drafts of the default length had all been right.
 _SPARSE_ROWS = 1 + DEFAULT_NUM_ASSISTANT_TOKENS

@@ -12,17 +12,17 @@ import openvino as ov
 from numpy.typing import NDArray
 from rich.table import Table
 
+from ovspec.cache.cache import CachedSequence
 from ovspec.engine.routing import sparse_attention
 from ovspec.eval.divergence import Decision, decide
 from ovspec.eval.in_force import SelectionInForce, verify_in_force
 from ovspec.eval.prompts import Prompt
 from ovspec.eval.tables import table_of
 from ovspec.generation.inputs import encode, read_tokenizer
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.runtime.tables import Rows
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_ops.common.cache_layout import decode_block
 from ovspec_transforms import SELECTED_BLOCKS, SELECTING_QUERIES
 

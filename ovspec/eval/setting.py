@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec.verify.verify_mode import VerifyMode, sparse_part
-from ovspec_models.sparse_verify import SparseVerify, numbers_of
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.sparse_prefill import SparsePrefill
+from ovspec.modes.verify_mode import VerifyMode, sparse_part
+from ovspec_models.folder.sparse_verify import SparseVerify, numbers_of
 
 
 @dataclass(frozen=True, slots=True)

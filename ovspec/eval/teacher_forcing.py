@@ -8,16 +8,16 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec.engine.meter import Meter
-from ovspec.engine.verifier import Draft, Verifier
+from ovspec.cache.cache import CachedSequence
+from ovspec.engine.requests.meter import Meter
+from ovspec.engine.verify.verifier import Draft, Verifier
 from ovspec.eval.divergence import Decision, decide
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 
 class TeacherForcing:

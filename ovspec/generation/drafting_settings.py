@@ -5,8 +5,8 @@ from __future__ import annotations
 import openvino_genai
 
 from ovspec.errors import InvalidValueError
+from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.schedule.schedule import SCHEDULES
-from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
 # A confidence threshold leaves the length of a draft open; this limits the rows of a pass.

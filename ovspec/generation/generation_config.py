@@ -16,7 +16,7 @@ from ovspec.generation.drafting_settings import (
     schedule_of,
     tree_of,
 )
-from ovspec.generation.grammar import Grammar
+from ovspec.generation.grammars.grammar import Grammar
 from ovspec.generation.number_ranges import check_ranges
 from ovspec.sampling.sampling import NO_NGRAM_SIZE, SamplingParams
 

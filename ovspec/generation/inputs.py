@@ -13,9 +13,9 @@ from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.generation_config import check_supported
 from ovspec_models import ModelInfo
-from ovspec_models.json_file import read_json
-from ovspec_models.shown import cut, shown
-from ovspec_models.sparse_verify import is_int
+from ovspec_models.folder.json_file import read_json
+from ovspec_models.folder.shown import cut, shown
+from ovspec_models.folder.sparse_verify import is_int
 from ovspec_transforms import last_line
 
 # What openvino_genai's tokenizer reads beside its models; some hold whole vocabularies.

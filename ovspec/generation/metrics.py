@@ -7,8 +7,8 @@ from itertools import zip_longest
 
 from openvino_genai.py_openvino_genai import SummaryStats
 
+from ovspec.devices.clock import microseconds
 from ovspec.generation.model_metrics import MeanStdPair, ModelPerfMetrics
-from ovspec.runtime.clock import microseconds
 
 
 @dataclass(slots=True)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from openvino_genai import GenerationFinishReason
 
+from ovspec.cache.cache import CachedSequence
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.provisional import Provisional
-from ovspec.runtime.cache import CachedSequence
 from ovspec.sampling.constraint import Constraint
 from ovspec.sampling.coupling import Coupling
 from ovspec.sampling.logits_processors import LogitsProcessor

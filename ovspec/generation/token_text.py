@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import openvino_genai
 
-from ovspec.generation.token_bytes import TokenBytes, bytes_of_name, names_of
+from ovspec.generation.grammars.token_bytes import TokenBytes, bytes_of_name, names_of
 
 
 class DecodesTokens(Protocol):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ovspec.devices.devices import is_gpu, openvino_core
 from ovspec.memory.machine_memory import available_bytes
-from ovspec.runtime.devices import is_gpu, openvino_core
 
 
 def device_bytes(device: str) -> int:

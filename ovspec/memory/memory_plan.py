@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ovspec.devices.devices import is_cpu, is_gpu
+from ovspec.devices.properties import default_cache_precision, precision_name
 from ovspec.memory.device_memory import device_bytes
 from ovspec.memory.model_plan import (
     PROCESS_BYTES,
@@ -16,12 +18,10 @@ from ovspec.memory.model_plan import (
     cache_use,
     plan_model,
 )
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.compile import default_cache_precision, precision_name
-from ovspec.runtime.devices import is_cpu, is_gpu
-from ovspec.runtime.expert_budgets import ExpertConfig
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
+from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
+from ovspec.operations.backends import Backends
+from ovspec.operations.expert_budgets import ExpertConfig
+from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec_models import ModelInfo, WeightSizes
 from ovspec_ops import BLOCK_SIZE
 

@@ -11,15 +11,15 @@ from typing import TypeAlias
 import openvino_genai
 from openvino_genai import GenerationFinishReason, StreamingStatus
 
+from ovspec.devices.clock import microseconds
 from ovspec.engine.engine_thread import EngineThread
-from ovspec.engine.request import Request, RequestOutput
+from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.errors import InvalidValueError
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.streamer import OutputStream, Streamer
 from ovspec.generation.token_text import GraphText
-from ovspec.runtime.clock import microseconds
 
 PromptProgress: TypeAlias = "Callable[[int, int], object]"
 """Called with tokens of a call's prompts: those that have been read, and all of them."""

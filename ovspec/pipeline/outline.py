@@ -11,11 +11,11 @@ from ovspec.drafters import DrafterChoice, PromptLookup
 from ovspec.errors import InvalidTypeError, InvalidValueError, refuses_as_genai
 from ovspec.generation.chat_prompts import ChatPrompts
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
-from ovspec.generation.grammar import Grammar
-from ovspec.generation.grammars import Grammars
+from ovspec.generation.grammars.grammar import Grammar
+from ovspec.generation.grammars.grammars import Grammars
 from ovspec.generation.inputs import eos_token_ids, read_generation_config, read_tokenizer
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_mode import VerifyMode
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.verify_mode import VerifyMode
 from ovspec_models import ModelInfo
 
 _UNLIMITED_POSITIONS = 2**31 - 1  # for models that name no limit, such as those with ALiBi

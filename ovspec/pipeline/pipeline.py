@@ -18,7 +18,7 @@ from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 from ovspec.drafters import DrafterChoice, Parts, ProposesTokens, build_drafter, parse_drafter
 from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.engine.routing import check_commit, limit_anew
 from ovspec.errors import InvalidValueError, PipelineBusyError, refuses_as_genai
 from ovspec.generation.chat import Chat
@@ -35,24 +35,24 @@ from ovspec.generation.results import DecodedResults, EncodedResults
 from ovspec.generation.sequence import occurrences
 from ovspec.generation.streamer import Streamer
 from ovspec.memory.memory_plan import MemoryPlan
-from ovspec.pipeline.admission import Admission
+from ovspec.modes.sparse_prefill import SparsePrefill, parse_prefill
+from ovspec.modes.verify_mode import VerifyMode, calibrated_mode, parse_verify, sparse_part, why_lossy
+from ovspec.operations.attention_config import Attention
+from ovspec.operations.expert_budgets import ExpertBackend
+from ovspec.operations.ffn_budgets import FfnBackend
+from ovspec.operations.linear_backend import LinearBackend
 from ovspec.pipeline.beside import Beside
-from ovspec.pipeline.draft_model import DraftModel
+from ovspec.pipeline.call_gate import CallGate
 from ovspec.pipeline.generation_call import Answer, GenerationCall, PromptProgress
-from ovspec.pipeline.given_model import given_model
-from ovspec.pipeline.head_model import draft_choices
+from ovspec.pipeline.models.draft_model import DraftModel
+from ovspec.pipeline.models.given_model import given_model
+from ovspec.pipeline.models.head_model import draft_choices
+from ovspec.pipeline.models.target_model import TargetChoices
 from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline_arguments import PipelineArguments
-from ovspec.pipeline.target_model import TargetChoices
-from ovspec.runtime.attention_config import Attention
-from ovspec.runtime.expert_budgets import ExpertBackend
-from ovspec.runtime.ffn_budgets import FfnBackend
-from ovspec.runtime.linear_backend import LinearBackend
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.verify.sparse_prefill import SparsePrefill, parse_prefill
-from ovspec.verify.verify_mode import VerifyMode, calibrated_mode, parse_verify, sparse_part, why_lossy
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo, OvspecConfig
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 _Tokens: TypeAlias = ChatHistory | TokenizedInputs | ov.Tensor
 _Inputs: TypeAlias = str | SequenceOf[str] | _Tokens
@@ -174,7 +174,7 @@ class LLMPipeline(Outline):
         )
         self._engine = EngineThread(engine)
         self._request_ids = itertools.count()
-        self._chat, self._calls = Chat(), Admission()
+        self._chat, self._calls = Chat(), CallGate()
         self._load_time = 1e3 * (time.perf_counter() - started)
 
     @overload
@@ -303,7 +303,7 @@ class LLMPipeline(Outline):
             self._set_verify(verify)
 
     def alone(self, name: str) -> AbstractContextManager[None]:
-        """Run a block as the call `name`; see `Admission.alone`."""
+        """Run a block as the call `name`; see `CallGate.alone`."""
         return self._calls.alone(name, self._engine)
 
     @refuses_as_genai

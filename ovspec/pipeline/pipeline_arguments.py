@@ -14,8 +14,8 @@ from ovspec.engine.llm_engine import MAX_NUM_SEQS
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.generation_config import fields_of
 from ovspec.memory.memory_plan import MemoryPlan
-from ovspec.runtime.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.verify.sparse_prefill import PROMPT_PIECE
+from ovspec.modes.sparse_prefill import PROMPT_PIECE
+from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec_ops import extension_path
 
 # Supported fields of SchedulerConfig; the others must have their defaults.

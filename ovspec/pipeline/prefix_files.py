@@ -6,12 +6,12 @@ from pathlib import Path
 
 from openvino_genai import ChatHistory
 
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.errors import refuses_as_genai
 from ovspec.generation.inputs import check_texts, tokenized
 from ovspec.pipeline.pipeline import LLMPipeline
-from ovspec.runtime.cache_file import load_prefix as load
-from ovspec.runtime.cache_file import save_prefix as save
+from ovspec.runner.cache_file import load_prefix as load
+from ovspec.runner.cache_file import save_prefix as save
 
 
 @refuses_as_genai

@@ -13,8 +13,8 @@ import openvino_genai
 from numpy.typing import NDArray
 
 from ovspec.errors import InvalidValueError
-from ovspec.runtime.checksums import checksum
-from ovspec_models.json_file import read_json
+from ovspec.graphs.checksums import checksum
+from ovspec_models.folder.json_file import read_json
 from ovspec_transforms import last_line
 
 #: Ways to make one vector of those of the tokens, as openvino_genai names them.

@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ovspec.engine.request import Request, RequestMetrics
+from ovspec.engine.requests.request import Request, RequestMetrics
 from ovspec.errors import InvalidValueError
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.token_text import GraphText

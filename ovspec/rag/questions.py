@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ovspec.errors import InvalidValueError
-from ovspec_models.jsonl import json_lines
+from ovspec_models.folder.jsonl import json_lines
 
 _PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

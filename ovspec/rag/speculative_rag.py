@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.errors import InvalidValueError
+from ovspec.modes.verify_mode import why_lossy
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.rag.clusters import k_means, subsets, word_vectors
 from ovspec.rag.drafting import draft
@@ -22,7 +23,6 @@ from ovspec.rag.prompts import Prompts
 from ovspec.rag.result import MODES, Draft, Durations, Mode, RagResult
 from ovspec.rag.store import Hit, Store
 from ovspec.rag.verification import verify
-from ovspec.verify.verify_mode import why_lossy
 
 ClusterBy = Literal["document", "question"]
 

@@ -10,13 +10,13 @@ from types import TracebackType
 
 from starlette.requests import ClientDisconnect
 
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.errors import EngineClosedError, InvalidValueError, NoRoomError
-from ovspec.serve.api_error import ApiError
 from ovspec.serve.backend import Answers
-from ovspec.serve.choice import Choice, Delta
 from ovspec.serve.counts import AnswerClock
-from ovspec.serve.limits import Slot
+from ovspec.serve.output.choice import Choice, Delta
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.server_limits import Slot
 from ovspec.serve.stream import Mailbox, OutputStream
 
 _LOG = logging.getLogger(__name__)

@@ -11,13 +11,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from ovspec.serve.answering import Answering
-from ovspec.serve.api_error import ApiError
 from ovspec.serve.backend import Answers
 from ovspec.serve.calls import Call
-from ovspec.serve.choice import Delta
 from ovspec.serve.counts import AnswerClock, Counts
-from ovspec.serve.limits import Admission, Limits, Slot
-from ovspec.serve.objects import Json
+from ovspec.serve.output.choice import Delta
+from ovspec.serve.output.objects import Json
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.server_limits import Admission, ServerLimits, Slot
 from ovspec.serve.stream import Mailbox
 
 
@@ -28,7 +28,7 @@ class Answerer:
         in_work: calls that the engine answers now; those that are still read do not count.
     """
 
-    def __init__(self, engine: Answers, limits: Limits, counts: Counts) -> None:
+    def __init__(self, engine: Answers, limits: ServerLimits, counts: Counts) -> None:
         self._engine, self._limits, self._counts = engine, limits, counts
         self._mailbox: Mailbox | None = None
         self.admission = Admission(limits)

@@ -21,26 +21,26 @@ from starlette.types import ASGIApp
 
 from ovspec import __version__
 from ovspec.serve.answers import Answerer
-from ovspec.serve.api_error import ApiError, answer_with_error
 from ovspec.serve.backend import Backend
-from ovspec.serve.bodies import (
+from ovspec.serve.calls import Call, num_answers
+from ovspec.serve.counts import Counts
+from ovspec.serve.door import Door
+from ovspec.serve.openapi import openapi_document
+from ovspec.serve.protection import HostCheck, KeyCheck, Patience, WriteTimeout, read_body
+from ovspec.serve.request_log import CALL, RequestLog
+from ovspec.serve.requests.api_error import ApiError, answer_with_error
+from ovspec.serve.requests.bodies import (
     AnswerBody,
     ChatBody,
     CompletionBody,
     DetokenizeBody,
     TokenizeBody,
 )
-from ovspec.serve.calls import Call, num_answers
-from ovspec.serve.counts import Counts
-from ovspec.serve.door import Door
-from ovspec.serve.limits import Limits
-from ovspec.serve.openapi import openapi_document
-from ovspec.serve.protection import HostCheck, KeyCheck, Patience, WriteTimeout, read_body
-from ovspec.serve.request_log import CALL, RequestLog
-from ovspec.serve.response_bodies import ResponseBody
+from ovspec.serve.requests.response_bodies import ResponseBody
+from ovspec.serve.requests.strict_body import StrictBody
 from ovspec.serve.response_objects import call_of_response
 from ovspec.serve.served_model import ServedModel, mode_name
-from ovspec.serve.strict_body import StrictBody
+from ovspec.serve.server_limits import ServerLimits
 
 _LOG = logging.getLogger(__name__)
 _HEALTH_SECONDS = 5.0
@@ -55,7 +55,7 @@ class Server:
     """The handlers of the routes."""
 
     def __init__(
-        self, model: ServedModel, backend: Backend, limits: Limits, strict_fields: bool = False
+        self, model: ServedModel, backend: Backend, limits: ServerLimits, strict_fields: bool = False
     ) -> None:
         self._model, self._engine, self._limits = model, backend.answers, limits
         self._strict_fields = strict_fields

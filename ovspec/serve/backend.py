@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ovspec.engine.engine_thread import OnOutput
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline import LLMPipeline
 

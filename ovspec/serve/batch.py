@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from ovspec.engine.engine_thread import EngineThread
-from ovspec.engine.request import RequestOutput
+from ovspec.engine.requests.request import RequestOutput
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.serve.answering import refusal
-from ovspec.serve.api_error import ApiError
 from ovspec.serve.batch_file import BatchEntry
-from ovspec.serve.bodies import ChatBody, CompletionBody, GenerationBody
 from ovspec.serve.calls import Call
-from ovspec.serve.choice import Delta
+from ovspec.serve.output.choice import Delta
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.requests.bodies import ChatBody, CompletionBody, GenerationBody
 from ovspec.serve.served_model import ServedModel
-from ovspec_models.shown import shown
+from ovspec_models.folder.shown import shown
 
 _BODIES: dict[str, type[GenerationBody]] = {
     "/v1/chat/completions": ChatBody,

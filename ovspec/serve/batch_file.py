@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from ovspec_models.jsonl import numbered_lines
-from ovspec_models.shown import shown
+from ovspec_models.folder.jsonl import numbered_lines
+from ovspec_models.folder.shown import shown
 
 _EXPECTED = '{"custom_id": "...", "method": "POST", "url": "/v1/chat/completions", "body": {...}}'
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ovspec.engine.request import Request
-from ovspec.serve.api_error import ApiError
-from ovspec.serve.bodies import AnswerBody, ChatBody, CompletionBody, GenerationBody
+from ovspec.engine.requests.request import Request
 from ovspec.serve.chat_requests import ChatRequest
-from ovspec.serve.choice import Choice, Delta
-from ovspec.serve.message_parser import PartsStream
-from ovspec.serve.objects import ChatObjects, CompletionObjects, Json, Objects, metrics_of, usage_of
-from ovspec.serve.prompt_logprobs import PromptText
+from ovspec.serve.output.choice import Choice, Delta
+from ovspec.serve.output.message_parser import PartsStream
+from ovspec.serve.output.objects import ChatObjects, CompletionObjects, Json, Objects, metrics_of, usage_of
+from ovspec.serve.output.prompt_logprobs import PromptText
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.requests.bodies import AnswerBody, ChatBody, CompletionBody, GenerationBody
 from ovspec.serve.served_model import ServedModel
 from ovspec.serve.structure import grammar_of
 

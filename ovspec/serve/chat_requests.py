@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ovspec.generation.grammar import Grammar
-from ovspec.serve.api_error import ApiError
-from ovspec.serve.bodies import ChatBody
-from ovspec.serve.harmony import HarmonyStream, begun_answer
-from ovspec.serve.message_parser import MessageParser, MessageStream, PartsStream
+from ovspec.generation.grammars.grammar import Grammar
+from ovspec.serve.output.harmony import HarmonyStream, begun_answer
+from ovspec.serve.output.message_parser import MessageParser, MessageStream, PartsStream
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.requests.bodies import ChatBody
 from ovspec.serve.served_model import ServedModel
 from ovspec.serve.structure import grammar_of
 from ovspec.serve.tools import ToolUse

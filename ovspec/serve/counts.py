@@ -16,7 +16,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from ovspec.engine.request import Request, RequestMetrics, RequestOutput
+from ovspec.engine.requests.request import Request, RequestMetrics, RequestOutput
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

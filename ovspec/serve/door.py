@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from ovspec.serve.api_error import ApiError
+from ovspec.serve.requests.api_error import ApiError
 
 Result = TypeVar("Result")
 

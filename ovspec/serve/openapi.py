@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from ovspec import __version__
-from ovspec.serve.answer_schemas import (
+from ovspec.serve.output.answer_schemas import (
     ChatCompletion,
     Completion,
     DecodedText,
@@ -22,11 +22,11 @@ from ovspec.serve.answer_schemas import (
     Tokens,
     Version,
 )
-from ovspec.serve.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from ovspec.serve.output.response_schemas import ResponseAnswer
 from ovspec.serve.protection import OPEN_PATHS
-from ovspec.serve.response_bodies import ResponseBody
-from ovspec.serve.response_schemas import ResponseAnswer
-from ovspec.serve.strict_body import StrictBody
+from ovspec.serve.requests.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from ovspec.serve.requests.response_bodies import ResponseBody
+from ovspec.serve.requests.strict_body import StrictBody
 
 _STREAM = "text/event-stream"
 _PARAMETER = re.compile(r"{(\w+)}")

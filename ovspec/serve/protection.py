@@ -12,8 +12,8 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ovspec.serve.api_error import ApiError
-from ovspec.serve.limits import Limits
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.server_limits import ServerLimits
 
 # The page is a file without secrets, and asks its reader for the key.
 OPEN_PATHS = ("/", "/health", "/ping")
@@ -145,7 +145,7 @@ class WriteTimeout:
             timer.cancel()
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
+async def read_body(request: Request, limits: ServerLimits) -> bytes:
     """The JSON body of a request.
 
     Raises:

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ovspec.serve.api_error import ApiError
 from ovspec.serve.calls import Call
-from ovspec.serve.choice import Choice, Delta
-from ovspec.serve.message_parser import PartsStream
-from ovspec.serve.objects import Json, Objects, logprob_entry
-from ovspec.serve.response_bodies import ResponseBody
-from ovspec.serve.response_output import ResponseOutput
+from ovspec.serve.output.choice import Choice, Delta
+from ovspec.serve.output.message_parser import PartsStream
+from ovspec.serve.output.objects import Json, Objects, logprob_entry
+from ovspec.serve.output.response_output import ResponseOutput
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.requests.response_bodies import ResponseBody
 from ovspec.serve.served_model import ServedModel
 
 # What a chat calls the fields of a response, the longest first.

@@ -14,22 +14,22 @@ from openvino_genai import ChatHistory
 
 from ovspec.errors import raised_by_us
 from ovspec.generation.generation_config import GenerationSettings
-from ovspec.generation.grammar import Grammar
+from ovspec.generation.grammars.grammar import Grammar
+from ovspec.generation.grammars.token_bytes import TokenBytes
 from ovspec.generation.inputs import tokenized
-from ovspec.generation.token_bytes import TokenBytes
 from ovspec.generation.token_text import TokenText
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.verify_mode import VerifyMode, sparse_part
 from ovspec.pipeline.outline import Outline
-from ovspec.serve.api_error import ApiError
-from ovspec.serve.bodies import GenerationBody
-from ovspec.serve.fill_in_middle import FillInMiddle
-from ovspec.serve.harmony import harmony_encoding, is_harmony
-from ovspec.serve.messages import Message
-from ovspec.serve.tool_fields import Tool
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_mode import VerifyMode, sparse_part
+from ovspec.serve.output.harmony import harmony_encoding, is_harmony
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.requests.bodies import GenerationBody
+from ovspec.serve.requests.fill_in_middle import FillInMiddle
+from ovspec.serve.requests.messages import Message
+from ovspec.serve.requests.tool_fields import Tool
 from ovspec_models import ModelInfo
-from ovspec_models.jsonl import read_utf8
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.jsonl import read_utf8
+from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_transforms import last_line
 
 # Fields of a body that openvino_genai's configuration has too, by their names there.

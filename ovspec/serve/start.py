@@ -11,10 +11,10 @@ from pathlib import Path
 
 from ovspec.serve.app import Server
 from ovspec.serve.backend import Backend
-from ovspec.serve.limits import Limits
 from ovspec.serve.request_log import log_to_stderr
 from ovspec.serve.served_model import ServedModel, read_template
 from ovspec.serve.server import bind, serve
+from ovspec.serve.server_limits import ServerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ServerSettings:
     origins: Sequence[str]
     name: str
     chat_template: Path | None
-    limits: Limits
+    limits: ServerLimits
     log_level: str
     strict_fields: bool = False
 

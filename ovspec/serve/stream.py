@@ -8,9 +8,9 @@ import logging
 import threading
 from collections import deque
 
-from ovspec.engine.request import RequestOutput
+from ovspec.engine.requests.request import RequestOutput
 from ovspec.serve.counts import AnswerClock
-from ovspec.serve.limits import Slot
+from ovspec.serve.server_limits import Slot
 
 _LOG = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ovspec.errors import InvalidValueError
-from ovspec.generation.grammar import Grammar
-from ovspec.serve.answer_forms import ResponseFormat, StructuredOutputs
-from ovspec.serve.api_error import ApiError
-from ovspec.serve.bodies import GenerationBody
+from ovspec.generation.grammars.grammar import Grammar
+from ovspec.serve.requests.answer_forms import ResponseFormat, StructuredOutputs
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.requests.bodies import GenerationBody
 
 # Fields of `response_format`, and the type that has them.
 _KINDS = {

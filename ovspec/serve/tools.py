@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ovspec.errors import InvalidValueError
-from ovspec.generation.grammar import Grammar
-from ovspec.serve.api_error import ApiError
-from ovspec.serve.bodies import ChatBody
-from ovspec.serve.tool_fields import NamedTool, Tool
+from ovspec.generation.grammars.grammar import Grammar
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.requests.bodies import ChatBody
+from ovspec.serve.requests.tool_fields import NamedTool, Tool
 
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 

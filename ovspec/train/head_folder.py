@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from ovspec.train.eagle3_net import Eagle3Net
 from ovspec_models import ModelInfo
-from ovspec_models.head_info import BOUNDARIES, TARGET_LAYERS, TARGET_SIZE
+from ovspec_models.folder.head_info import BOUNDARIES, TARGET_LAYERS, TARGET_SIZE
 from ovspec_models.heads import export_head, open_head
 
 #: The published form, in the folder of the IR.

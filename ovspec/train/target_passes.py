@@ -11,13 +11,13 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.compile import read_model
-from ovspec.runtime.devices import openvino_core
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.cache.cache import CachedSequence
+from ovspec.devices.devices import openvino_core
+from ovspec.graphs.compile import read_model
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.backends import Backends
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_transforms.graph import evaluate
 from ovspec_transforms.heads.gather_logits import lm_head

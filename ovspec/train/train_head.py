@@ -16,7 +16,7 @@ from ovspec.train.head_folder import HeadSizes, head_config, write_head
 from ovspec.train.held_out import HeldOut
 from ovspec.train.texts import TrainingTexts
 from ovspec_models import ModelInfo
-from ovspec_models.new_folder import check_new_folder, new_folder
+from ovspec_models.export.new_folder import check_new_folder, new_folder
 
 _SAVE_SECONDS = 60.0
 _REPORTS = 20  # of held-out agreement, beside the last

@@ -67,7 +67,7 @@ def test_red_self_check_is_refused(
 ) -> None:
     red = SimpleNamespace(name="VerifyAttention", isa="avx2", ok=False)
     green = SimpleNamespace(name="KeySummary", isa="avx2", ok=True)
-    monkeypatch.setattr(sys.modules["ovspec.cli.bench_options"], "self_check", lambda: [green, red])
+    monkeypatch.setattr(sys.modules["ovspec.cli.options.bench"], "self_check", lambda: [green, red])
     assert bench_verify(*WHOLE) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -8,7 +8,7 @@ import pytest
 
 from ovspec.bench.cache_contents import fill
 from ovspec.bench.memory import fits_together
-from ovspec.runtime.cache import CacheTensor, cache_layout
+from ovspec.cache.cache import CacheTensor, cache_layout
 from ovspec_ops.common.cache_layout import decode_block
 from ovspec_ops.key_summary.reference import means, summary_bytes
 

@@ -18,7 +18,7 @@ from commands import ovspec
 from ovspec.bench.backends import DEFAULT_BACKENDS as BACKENDS
 from ovspec.bench.source import ModelSource
 from ovspec.bench.verify import VerifyBench
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_ops.key_summary.reference import summary_bytes
 
 BLOCK, HEAD_SIZE = 32, 128

@@ -9,7 +9,7 @@ import openvino_genai
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.traced_runner import TraceDrafter, TracedRunner
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.generation.generation_config import resolve, updated
 
 

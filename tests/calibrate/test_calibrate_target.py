@@ -20,7 +20,7 @@ from ovspec.calibrate.fidelity_meter import Fidelity
 from ovspec.calibrate.fidelity_search import Part, search
 from ovspec.cli import cli
 from ovspec_models import OvspecConfig
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 EXACT = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 

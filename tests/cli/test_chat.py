@@ -22,7 +22,7 @@ from commands import installed_ovspec, one_line, ovspec
 
 from ovspec import LLMPipeline
 from ovspec.cli.chat import CUT, Turns
-from ovspec.cli.interrupts import Interrupts
+from ovspec.cli.options.interrupts import Interrupts
 from ovspec_models import demo_pair_path
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from ovspec.cli import cli
-from ovspec.cli.help import ShortHelpCommand, subcommands
+from ovspec.cli.options.help import ShortHelpCommand, subcommands
 
 COMMANDS = {path: command for path, command in subcommands((), cli) if isinstance(command, ShortHelpCommand)}
 

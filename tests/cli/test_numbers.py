@@ -7,8 +7,8 @@ import pytest
 from commands import one_line, ovspec
 
 from ovspec.cli import cli
-from ovspec.cli.failures import is_refusal, told
-from ovspec.cli.help import subcommands
+from ovspec.cli.options.failures import is_refusal, told
+from ovspec.cli.options.help import subcommands
 from ovspec_models import demo_pair_path
 
 Options = list[tuple[str, click.ParamType]]

@@ -12,7 +12,7 @@ import pytest
 from commands import command, one_line, ovspec
 
 from ovspec.cli import cli
-from ovspec.cli.help import subcommands
+from ovspec.cli.options.help import subcommands
 from ovspec.rag import index
 from ovspec_models import demo_pair_path
 

@@ -16,9 +16,9 @@ from rich.table import Table
 
 from ovspec.cli import cli
 from ovspec.cli.export import step_display
-from ovspec.cli.output import print_table, save_text
+from ovspec.cli.options.output import print_table, save_text
 from ovspec_models import demo_pair_path
-from ovspec_models.export import _install_command
+from ovspec_models.export.export import _install_command
 
 GENERATE = ("generate", "-m", demo_pair_path(), "-p", "Once upon a time", "--max-new-tokens", "40")
 

@@ -14,11 +14,11 @@ import pytest
 pytest.importorskip("openai_harmony")
 pytest.importorskip("starlette")
 
-from ovspec.serve.bodies import ChatBody
 from ovspec.serve.chat_requests import ChatRequest
-from ovspec.serve.harmony import HarmonyStream, begun_answer, harmony_encoding, is_harmony
-from ovspec.serve.message_parser import NewText, text_of
-from ovspec.serve.response_output import ResponseOutput
+from ovspec.serve.output.harmony import HarmonyStream, begun_answer, harmony_encoding, is_harmony
+from ovspec.serve.output.message_parser import NewText, text_of
+from ovspec.serve.output.response_output import ResponseOutput
+from ovspec.serve.requests.bodies import ChatBody
 
 CALL = "<|start|>assistant<|channel|>commentary to=functions.{} <|constrain|>json<|message|>{}<|call|>"
 THOUGHT = "<|channel|>analysis<|message|>Hm 🙂 é.<|end|>"

@@ -23,7 +23,7 @@ import openvino_genai as genai
 import ovspec
 from ovspec.drafters.eagle3 import eagle3_boundaries
 from ovspec_models import ModelInfo, demo_pair_path
-from ovspec_models.head_info import HeadInfo
+from ovspec_models.folder.head_info import HeadInfo
 from ovspec_transforms.graph import find_parameter
 from ovspec_transforms.heads.gather_logits import lm_head
 from ovspec_transforms.heads.hidden_states import token_embedding

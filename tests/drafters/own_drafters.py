@@ -20,7 +20,7 @@ from ovspec.drafters import (
 from ovspec.drafters.corpus import Corpus
 from ovspec.drafters.drafter import Drafter
 from ovspec.drafters.prompt_lookup import as_text, lookup
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 SPARSE = SparseVerify(L0=16, rho=0.1)
 

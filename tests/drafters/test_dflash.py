@@ -21,8 +21,8 @@ from tiers import by_tier
 
 import ovspec
 from ovspec.drafters.dflash import DFlashDrafter
-from ovspec.pipeline.head_model import draft_choices
-from ovspec_models.head_info import head_kind
+from ovspec.pipeline.models.head_model import draft_choices
+from ovspec_models.folder.head_info import head_kind
 from ovspec_models.heads import export_head, open_head
 
 

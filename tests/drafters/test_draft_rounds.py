@@ -13,7 +13,7 @@ from settings import F32
 from ovspec.drafters import AssistantDrafter
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runner.model_runner import ModelRunner
 
 VOCAB = 4096
 SAMPLED: dict[str, Any] = {"do_sample": True, "temperature": 0.8, "rng_seed": 5}

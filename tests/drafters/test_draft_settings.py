@@ -11,12 +11,12 @@ import pytest
 from settings import F32
 
 import ovspec
-from ovspec.pipeline.assistant_model import AssistantChoices
-from ovspec.pipeline.head_model import draft_choices
-from ovspec.runtime.attention_config import Attention
-from ovspec.runtime.linear_backend import LinearBackend
+from ovspec.operations.attention_config import Attention
+from ovspec.operations.linear_backend import LinearBackend
+from ovspec.pipeline.models.assistant_model import AssistantChoices
+from ovspec.pipeline.models.head_model import draft_choices
 from ovspec_models import ModelInfo
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 HINT = "INFERENCE_PRECISION_HINT"
 

@@ -19,15 +19,15 @@ from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.eagle3 import load_eagle3
 from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
 from ovspec.generation.metrics import RawPerfMetrics
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec_models.head_info import HeadInfo
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.backends import Backends
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.head_info import HeadInfo
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 NEW_TOKENS, DRAFT = 30, 4
 MODES: dict[str, Any] = {"dense": "dense", "commit": CommitVerify(SparseVerify(L0=16, rho=0.1), interval=5)}

@@ -16,10 +16,10 @@ from settings import F32
 
 import ovspec
 from ovspec.drafters.eagle3 import eagle3_boundaries
-from ovspec.pipeline.head_model import draft_choices
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec_models.head_info import HeadInfo, head_kind
+from ovspec.operations.backends import Backends
+from ovspec.pipeline.models.head_model import draft_choices
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.head_info import HeadInfo, head_kind
 from ovspec_models.heads import check_target, export_head, open_head
 
 

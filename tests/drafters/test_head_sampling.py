@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.stats import chisquare
 
 from ovspec.drafters.drafter import Proposal
-from ovspec.engine import speculation
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
+from ovspec.engine.verify import speculation
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence

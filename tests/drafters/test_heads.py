@@ -15,8 +15,8 @@ from tiers import by_tier
 from ovspec.drafters.cached_head import CachedHead
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.engine.requests.request import Request
+from ovspec.runner.model_runner import ModelRunner
 
 #: Hydra heads without and with the decoder layer of Hydra++.
 HYDRA = {"hydra": "mlp", "hydra++": "prefix-mlp"}

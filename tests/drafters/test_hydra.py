@@ -25,8 +25,8 @@ from transformers import LlamaConfig, LlamaModel
 
 import ovspec
 from ovspec.drafters.drafter import Drafter
-from ovspec.pipeline.head_model import draft_choices
-from ovspec_models.head_info import head_kind
+from ovspec.pipeline.models.head_model import draft_choices
+from ovspec_models.folder.head_info import head_kind
 from ovspec_models.heads import export_head, open_head, open_hydra
 
 FORMS = ("mlp", "prefix-mlp")

@@ -9,7 +9,7 @@ from openvino import opset15 as ops
 from settings import F32
 
 from ovspec.drafters.joined_states import JoinedStates
-from ovspec.runtime.backends import Backends
+from ovspec.operations.backends import Backends
 from ovspec_transforms import HeadParts
 
 READ, SIZE = 24, 8

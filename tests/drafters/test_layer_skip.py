@@ -18,20 +18,20 @@ from settings import F32
 from tiers import by_tier
 
 import ovspec
+from ovspec.cache.cache import CachedSequence
 from ovspec.drafters import LayerSkipDrafter
 from ovspec.drafters.layer_skip import choose_layers
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.generation.generation_config import resolve, updated
-from ovspec.runtime.attention_config import Attention, AttentionConfig
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.expert_budgets import ExpertConfig
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.operations.attention_config import Attention, AttentionConfig
+from ovspec.operations.backends import Backends
+from ovspec.operations.expert_budgets import ExpertConfig
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import demo_pair_path
+from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_models.shapes import ModelShape, get_shape
-from ovspec_models.sparse_verify import SparseVerify
 from ovspec_models.synthetic import build_model
 from ovspec_transforms import Selection
 

@@ -16,13 +16,13 @@ from tiers import by_tier
 
 from ovspec.drafters import AssistantDrafter
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
 from ovspec.generation.metrics import RawPerfMetrics
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.runner.model_runner import ModelRunner
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
-from ovspec.verify.commit_verify import CommitVerify
 from ovspec_models import demo_pair_path
 
 NEW_TOKENS = 36

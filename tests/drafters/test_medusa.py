@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy, silu
 
 import ovspec
 from ovspec.drafters.medusa import MedusaDrafter
-from ovspec.pipeline.head_model import draft_choices
-from ovspec_models.head_info import head_kind
+from ovspec.pipeline.models.head_model import draft_choices
+from ovspec_models.folder.head_info import head_kind
 from ovspec_models.heads import export_head, open_head
 
 HEADS, RES_LAYERS = 4, 2

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from ovspec.engine.allotment import AcceptanceRate, allot
+from ovspec.engine.requests.allotment import AcceptanceRate, allot
 
 
 def accepted(counts: list[int] | tuple[int, ...], rates: list[float]) -> float:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from settings import F32
 from tiers import by_tier
 
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.cache.cache import CachedSequence
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 
 TOLERANCE = 1e-4
 BLOCK = 32

@@ -10,7 +10,7 @@ from settings import F32
 
 import ovspec
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.generation.generation_config import resolve, updated
 
 PROMPT = "Once upon a time there was a little girl named Lily. She"

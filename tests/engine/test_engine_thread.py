@@ -12,7 +12,7 @@ from families import family
 
 from ovspec.engine import engine_thread
 from ovspec.engine.engine_thread import EngineThread, RequestHandle
-from ovspec.engine.request import Request, RequestOutput
+from ovspec.engine.requests.request import Request, RequestOutput
 
 SECONDS = 60.0
 

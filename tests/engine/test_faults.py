@@ -20,11 +20,11 @@ from ovspec.drafters import AssistantDrafter, PromptLookupDrafter, UserDrafter
 from ovspec.drafters.prompt_lookup import as_text, lookup
 from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request, RequestOutput
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.engine.requests.request import Request, RequestOutput
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.backends import Backends
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.synthetic import build_model
 
 MODES: dict[str, Any] = {"dense": "dense", "sparse": SPARSE, "commit": COMMIT}

@@ -16,10 +16,10 @@ from openvino_genai import GenerationConfig, GenerationFinishReason
 from tiers import by_tier
 
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request, RequestOutput
+from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.verify.commit_verify import MAX_INTERVAL, CommitVerify
+from ovspec.modes.commit_verify import MAX_INTERVAL, CommitVerify
+from ovspec.runner.model_runner import ModelRunner
 
 COMMIT = CommitVerify(SPARSE, interval=5)
 VERIFY = ("dense", SPARSE, COMMIT)

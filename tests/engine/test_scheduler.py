@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.test_llm_engine import engine_of, settings_of
 from families import family
 
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.engine.scheduler import PassCosts
 from ovspec.generation.metrics import RawPerfMetrics
 

@@ -15,16 +15,16 @@ from prompts import STORY
 from settings import F32
 
 import ovspec
+from ovspec.cache.cache import CachedSequence
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request, RequestMetrics
+from ovspec.engine.requests.request import Request, RequestMetrics
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.sparse_prefill import SparsePrefill
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.passes.tables import Rows
 from ovspec.pipeline.prefix_files import load_prefix, save_prefix
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 TIGHT = SparsePrefill(L0=128, rho=0.1)
 

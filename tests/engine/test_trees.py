@@ -12,10 +12,10 @@ from openvino import opset15 as ops
 from settings import F32
 from tiers import by_tier
 
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows, build_tables
+from ovspec.cache.cache import CachedSequence
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.passes.tables import Rows, build_tables
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
 from ovspec_ops.key_summary.reference import means

@@ -13,8 +13,8 @@ from settings import F32
 import ovspec
 from ovspec.cli import main
 from ovspec.eval import FidelityEval, Prompt, Report, Setting
-from ovspec.verify.sparse_prefill import SparsePrefill
-from ovspec.verify.verify_mode import VerifyMode, sparse_part
+from ovspec.modes.sparse_prefill import SparsePrefill
+from ovspec.modes.verify_mode import VerifyMode, sparse_part
 
 # By itself it would read all of these prompts, and so draft nothing.
 _SMALL = {"sparse_self": ovspec.drafters.SparseSelf(ovspec.SparseVerify(budget=64))}

@@ -18,7 +18,7 @@ from openvino_genai import Tokenizer
 from settings import F32 as PROPERTIES
 
 from ovspec import LLMPipeline
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.generation.inputs import tokenized
 from ovspec_models import demo_pair_path
 

@@ -8,7 +8,7 @@ import pytest
 from prompts import STORY
 
 import ovspec
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.eval.scoring import Scorer
 from ovspec.generation.inputs import tokenized
 

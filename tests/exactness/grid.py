@@ -14,12 +14,12 @@ import openvino as ov
 from numpy.typing import NDArray
 from tiny_checkpoints import TINY
 
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.expert_budgets import ExpertConfig
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.row_check import random_text
-from ovspec.runtime.row_invariance import RowProof
-from ovspec.runtime.row_rounding import arithmetic
+from ovspec.operations.backends import Backends
+from ovspec.operations.expert_budgets import ExpertConfig
+from ovspec.operations.row_rounding import arithmetic
+from ovspec.proofs.row_check import random_text
+from ovspec.proofs.row_invariance import RowProof
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_ops import loader
 from ovspec_ops.common.byte_values import ISAS as BYTE_ISAS
 

@@ -12,12 +12,12 @@ from exactness.f64_decoder import F64, logits
 from numpy.typing import NDArray
 from synthetic.cases import TINY_SHAPES, weight_arrays
 
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.expert_budgets import ExpertBackend, ExpertConfig
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.row_rounding import arithmetic
-from ovspec.runtime.tables import Rows
+from ovspec.cache.cache import CachedSequence
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.expert_budgets import ExpertBackend, ExpertConfig
+from ovspec.operations.row_rounding import arithmetic
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic import WEIGHT_FORMATS, build_model
 

@@ -13,10 +13,10 @@ from transforms.ffn_models import tiny_dense
 from transforms.moe_models import LAYERS, moe_folder, tiny_moe
 
 from ovspec.cli import cli
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.expert_budgets import ExpertConfig
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.promises import promises
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.expert_budgets import ExpertConfig
+from ovspec.proofs.promises import promises
+from ovspec.runner.model_runner import ModelRunner
 
 EXPERTS = f"the experts of {LAYERS} layers are OpenVINO's"
 

@@ -23,10 +23,10 @@ from exactness.grid import (
 from made_once import MakeOnce
 from tiny_checkpoints import export_tiny
 
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.row_check import random_text
-from ovspec.runtime.row_invariance import RowProof
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.proofs.row_check import random_text
+from ovspec.proofs.row_invariance import RowProof
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import demo_pair_path
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model

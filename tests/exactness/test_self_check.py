@@ -12,7 +12,7 @@ import pytest
 from commands import ovspec
 from openvino import opset15 as ops
 
-from ovspec.runtime.row_check import check_rows
+from ovspec.proofs.row_check import check_rows
 
 SUM = "mean of the pass"
 

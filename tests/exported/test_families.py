@@ -16,11 +16,11 @@ from settings import F32
 from tiny_checkpoints import LONG_FROM, TINY, by_tier, random_model
 
 import ovspec
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.expert_budgets import ExpertConfig
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.cache.cache import CachedSequence
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.expert_budgets import ExpertConfig
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.families import FAMILIES
 
 torch = pytest.importorskip("torch", reason="needs ovspec[export]")

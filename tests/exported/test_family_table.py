@@ -14,11 +14,11 @@ import pytest
 from tiny_checkpoints import TINY, by_tier
 
 import ovspec_ops
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.paged_graph import transform
+from ovspec.graphs.paged_graph import transform
+from ovspec.operations.attention_config import AttentionConfig
 from ovspec_models import ModelInfo
 from ovspec_models.families import FAMILIES, Family
-from ovspec_transforms import PassReport, sparse_ffn, sparse_moe
+from ovspec_transforms import TransformReport, sparse_ffn, sparse_moe
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 
@@ -42,7 +42,7 @@ def selecting(folder: Path) -> int | None:
     return None
 
 
-def replaced(folder: Path, by: Callable[..., PassReport]) -> int:
+def replaced(folder: Path, by: Callable[..., TransformReport]) -> int:
     """How many layers have experts, or feed-forward parts, that our operation replaces."""
     ovspec_ops.load(core := ov.Core())
     return by(core.read_model(folder / "openvino_model.xml"), allow_partial=True).count

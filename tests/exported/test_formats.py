@@ -17,10 +17,10 @@ from settings import F32
 from tiers import by_tier
 from tiny_checkpoints import TINY, write_checkpoint
 
+from ovspec.cache.cache import CachedSequence
 from ovspec.cli import cli
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo, export_model
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
@@ -124,7 +124,7 @@ class TestDatasets:
     def test_named_sets_need_their_package(
         self, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ovspec_models.calibration_texts.find_spec", lambda name: None)
+        monkeypatch.setattr("ovspec_models.export.calibration_texts.find_spec", lambda name: None)
         self.check(llama, tmp_path / "ir", "wikitext2", "pip install datasets", "a file of texts")
 
     def test_files(self, llama: Path, tmp_path: Path) -> None:

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from settings import F32
 from tiny_checkpoints import FIRST, TINY, by_tier
 
-from ovspec.runtime import model_runner
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.devices import openvino_core
-from ovspec.runtime.expert_budgets import ExpertConfig
-from ovspec.runtime.ffn_budgets import FfnConfig
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.paged_graph import lower, transform
-from ovspec.runtime.tables import Rows
+from ovspec.cache.cache import CachedSequence
+from ovspec.devices.devices import openvino_core
+from ovspec.graphs.paged_graph import lower, transform
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.backends import Backends
+from ovspec.operations.expert_budgets import ExpertConfig
+from ovspec.operations.ffn_budgets import FfnConfig
+from ovspec.passes.tables import Rows
+from ovspec.runner import model_runner
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_transforms import DECODER_LAYERS
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")

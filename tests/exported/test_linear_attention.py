@@ -20,21 +20,21 @@ from tiny_checkpoints import TINY, export_tiny, save_checkpoint
 
 import ovspec
 from ovspec.bench.backends import random_context
+from ovspec.cache.cache import CachedSequence, CacheTensor
+from ovspec.cache.sequence_states import SequenceStates
 from ovspec.drafters.user import UserDrafter
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
+from ovspec.graphs.identity import StockProducts, identity_breakers
+from ovspec.graphs.model_check import check_graph
 from ovspec.memory.memory_plan import plan_memory
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.passes.tables import Rows
 from ovspec.pipeline.prefix_files import load_prefix, save_prefix
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence, CacheTensor
-from ovspec.runtime.identity import StockProducts, identity_breakers
-from ovspec.runtime.model_check import check_graph
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.recurrent_states import MOST_STATES, RecurrentStates, kept_lengths
-from ovspec.runtime.row_invariance import RowProof
-from ovspec.runtime.sequence_states import SequenceStates
-from ovspec.runtime.tables import Rows
+from ovspec.proofs.row_invariance import RowProof
+from ovspec.runner.model_runner import ModelRunner
+from ovspec.runner.recurrent_states import MOST_STATES, RecurrentStates, kept_lengths
 from ovspec_models import ModelInfo, demo_pair_path, export_model
 from ovspec_transforms.graph import ancestors, nodes_of_type
 

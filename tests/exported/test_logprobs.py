@@ -15,11 +15,11 @@ from tiny_checkpoints import TINY, VOCAB, random_model
 
 from ovspec.drafters import PromptLookupDrafter, UserDrafter
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request, TokenLogprobs
+from ovspec.engine.requests.request import Request, TokenLogprobs
 from ovspec.generation.generation_config import GenerationConfig, resolve, updated
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.verify.commit_verify import CommitVerify
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.runner.model_runner import ModelRunner
 
 torch = pytest.importorskip("torch", reason="needs ovspec[export]")
 

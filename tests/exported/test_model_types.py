@@ -19,7 +19,7 @@ from tiny_types import tiny_config
 import ovspec
 from ovspec_models import export_model
 from ovspec_models.families import family_of
-from ovspec_models.model_types import LIKE
+from ovspec_models.folder.model_types import LIKE
 
 torch = pytest.importorskip("torch", reason="needs ovspec[export]")
 transformers = pytest.importorskip("transformers", reason="needs ovspec[export]")

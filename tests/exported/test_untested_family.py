@@ -13,8 +13,8 @@ import pytest
 from tiny_checkpoints import TINY, _tiny, export_tiny
 
 import ovspec
-from ovspec.cli.failures import is_refusal
-from ovspec.runtime.reference_check import probe
+from ovspec.cli.options.failures import is_refusal
+from ovspec.proofs.reference_check import probe
 from ovspec_models import ModelInfo
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
@@ -83,7 +83,7 @@ def test_a_bias_that_the_paged_graph_loses_is_refused_whatever_the_models_name(
     folder = renamed(exported_family(name), tmp_path / "model")
     with pytest.raises(ValueError, match=r"adds a bias to the scores \(ALiBi\)"):
         ovspec.LLMPipeline(folder)
-    # If the graph pass does not recognise the form, the comparison of numbers or OpenVINO refuses.
+    # If the transformation does not recognise the form, the comparison of numbers or OpenVINO refuses.
     monkeypatch.setattr("ovspec_transforms.attention.paged_cache.biased_attention", lambda model: None)
     with pytest.raises(ValueError, match=r"'mystery' are not tested|pass refuses this model"):
         ovspec.LLMPipeline(folder)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openvino_genai import GenerationConfig, GenerationFinishReason
 
-from ovspec.engine.request import Request, RequestOutput
+from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.generation_config import resolve
 from ovspec.generation.stop_strings import StopStrings

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ovspec.generation.ebnf import lark_of_ebnf
-from ovspec.generation.grammar import Grammar
+from ovspec.generation.grammars.ebnf import lark_of_ebnf
+from ovspec.generation.grammars.grammar import Grammar
 
 CHAIN = [f"r{number} ::= r{number + 1}" for number in range(1500)]
 INTERLEAVED = [line for pair in zip(CHAIN[:750], reversed(CHAIN[750:]), strict=True) for line in pair]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ovspec.runtime.devices import openvino_core
+from ovspec.devices.devices import openvino_core
 
 
 @pytest.fixture(scope="session")

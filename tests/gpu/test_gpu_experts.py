@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from settings import F32_CACHE
 from transforms.moe_models import EXPERTS, TOP_K, tiny_moe
 
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.expert_budgets import ExpertConfig
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.cache.cache import CachedSequence
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.expert_budgets import ExpertConfig
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 
 pytestmark = pytest.mark.gpu
 

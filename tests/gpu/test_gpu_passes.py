@@ -10,15 +10,15 @@ import numpy as np
 import openvino as ov
 import pytest
 from numpy.typing import NDArray
-from runtime.selection_life import probed_runner
-from runtime.stock_oracle import RULES, check_life
+from passes.selection_life import probed_runner
 from settings import F32_CACHE
+from stock.stock_oracle import RULES, check_life
 
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.cache_file import load_prefix, save_prefix
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.cache.cache import CachedSequence
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.passes.tables import Rows
+from ovspec.runner.cache_file import load_prefix, save_prefix
+from ovspec.runner.model_runner import ModelRunner
 
 pytestmark = pytest.mark.gpu
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import openvino_genai
+from huggingface_hub.errors import StrictDataclassError
 from hunts.differential_cases import Case, Setting
 from numpy.typing import NDArray
 from settings import F32
@@ -66,7 +67,7 @@ def export(case: Case, folder: Path) -> Path:
     """
     try:
         model = random_model(case.tiny)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, StrictDataclassError) as error:
         raise RefusedError(f"transformers: {_line(error)}") from error
     group = {"group_size": 16 if case.family != "Cohere" else -1} if case.weights == "int4" else {}
     try:

@@ -25,13 +25,13 @@ from hunts.fuzz_values import TEXTS, change, change_bytes, dumps, hostile, small
 
 import ovspec
 from ovspec.engine.engine_thread import EngineThread, OnOutput
-from ovspec.engine.request import Request
-from ovspec.serve import bodies
+from ovspec.engine.requests.request import Request
 from ovspec.serve.app import Server
 from ovspec.serve.backend import Answers, Backend, in_this_process
-from ovspec.serve.limits import Limits
-from ovspec.serve.response_bodies import ResponseBody
+from ovspec.serve.requests import bodies
+from ovspec.serve.requests.response_bodies import ResponseBody
 from ovspec.serve.served_model import ServedModel
+from ovspec.serve.server_limits import ServerLimits
 from ovspec_models import demo_pair_path
 
 COMPUTED, TOKENS, ALONE = 100, 4, 1000
@@ -192,7 +192,7 @@ class Bodies:
         engine.engine.target.limit_cache(None, _PREFIX_CACHE_BYTES)
 
         def app_of(answers: Answers) -> Any:
-            return Server(model, Backend(backend.requests, answers, backend.gauges), Limits()).app()
+            return Server(model, Backend(backend.requests, answers, backend.gauges), ServerLimits()).app()
 
         self._computes, self._checks = app_of(FewTokens(engine)), app_of(CheckedOnly(engine))
         self._innocent = app_of(engine)

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from hunts.fuzz_sanitizers import said_by_sanitizer
 
-from ovspec.runtime.freed_memory import give_back_freed_memory
+from ovspec.devices.freed_memory import give_back_freed_memory
 
 #: An input: what JSON can hold.
 Given = dict[str, Any]

@@ -25,22 +25,22 @@ from ovspec.bundle.files.check_files import check_files, check_machine, this_mac
 from ovspec.drafters.corpus import Corpus
 from ovspec.eval.prompts import read_prompts
 from ovspec.generation.inputs import read_generation_config, read_tokenizer
+from ovspec.graphs import checksums
+from ovspec.graphs.compile import read_model
 from ovspec.pipeline.prefix_files import load_prefix, save_prefix
-from ovspec.runtime import checksums
-from ovspec.runtime.compile import read_model
 from ovspec.serve.batch_file import BatchOutput, read_batch
 from ovspec.serve.served_model import read_template
 from ovspec_models import ModelInfo, OvspecConfig, demo_pair_path
-from ovspec_models.calibration_texts import read_dataset
-from ovspec_models.checkpoint import Checkpoint
-from ovspec_models.head_info import HeadInfo, checkpoint_kind, head_kind
+from ovspec_models.export.calibration_texts import read_dataset
+from ovspec_models.export.checkpoint import Checkpoint
+from ovspec_models.folder.head_info import HeadInfo, checkpoint_kind, head_kind
+from ovspec_models.folder.ir_facts import IrFacts
+from ovspec_models.folder.jsonl import read_texts
+from ovspec_models.folder.model_info import read_shape, weight_format_of
+from ovspec_models.folder.tokenizer_check import check_same_token_ids
 from ovspec_models.heads import open_head
-from ovspec_models.ir_facts import IrFacts
-from ovspec_models.jsonl import read_texts
-from ovspec_models.model_info import read_shape, weight_format_of
 from ovspec_models.sources.gguf_config import check_readable, config_of, generation_config_of
 from ovspec_models.sources.gguf_file import GgufFile
-from ovspec_models.tokenizer_check import check_same_token_ids
 
 DEMO = demo_pair_path()
 Files = Mapping[str, bytes]
@@ -244,7 +244,7 @@ def prefix_file() -> Files:
 
 def _forged(folder: Path) -> object:
     """Load a prefix file whose checksum fits what was changed."""
-    from ovspec.runtime.prefix_file import PrefixFile
+    from ovspec.runner.prefix_file import PrefixFile
 
     path = folder / "prefix.safetensors"
     try:
@@ -376,5 +376,5 @@ READERS: dict[str, Reader] = {
         lambda folder: read_template(folder / "chat.jinja")
     ),
 }  # fmt: skip
-if find_spec("ovspec.runtime.prefix_file"):
+if find_spec("ovspec.runner.prefix_file"):
     READERS["forged prefix"] = Reader(prefix_file, ("prefix.safetensors",), _forged, 8)

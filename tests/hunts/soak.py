@@ -31,7 +31,7 @@ from hunts.soak_run import Run
 from hunts.soak_shrink import shrink
 from hunts.usage import Usage, judged
 
-from ovspec.runtime.freed_memory import give_back_freed_memory
+from ovspec.devices.freed_memory import give_back_freed_memory
 
 _SERVED = Path(__file__).with_name("soak_served.py")
 # Findings that are shrunk; more of a kind say nothing new.

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ovspec.engine.request import RequestOutput
+from ovspec.engine.requests.request import RequestOutput
 from ovspec.generation.generation_config import GenerationSettings
-from ovspec.runtime.model_runner import ModelRunner
+from ovspec.runner.model_runner import ModelRunner
 
 #: Settings that raise in the middle of an answer, or make its logits NaN; a stop token that does not exist; a
 #: callback that raises.

@@ -15,10 +15,10 @@ import ovspec
 from ovspec.drafters import Auto, LayerSkip, SparseSelf, Suffix
 from ovspec.drafters.prompt_lookup import as_text, lookup
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request, RequestOutput
+from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.generation.inputs import encode
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.verify.verify_mode import VerifyMode
+from ovspec.modes.verify_mode import VerifyMode
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import demo_pair_path
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from openvino_genai import StreamingStatus
 
 from ovspec.engine.engine_thread import EngineThread, RequestHandle
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request, RequestOutput
+from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.generation.inputs import encode
 from ovspec.memory.memory_plan import PREFIX_CACHE_BYTES
 

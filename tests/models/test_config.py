@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ovspec_models import CreatedBy, ModelSection, OvspecConfig, SparseVerify
-from ovspec_models.config import CONFIG_NAME
+from ovspec_models.folder.config import CONFIG_NAME
 
 
 def model() -> ModelSection:

@@ -12,11 +12,11 @@ import pytest
 
 from ovspec.bundle.files.check_files import check_files, check_machine
 from ovspec.generation.inputs import read_generation_config, read_tokenizer
-from ovspec.runtime import checksums
+from ovspec.graphs import checksums
 from ovspec_models import ModelInfo, OvspecConfig, check_same_token_ids
-from ovspec_models.head_info import HeadInfo, head_kind
+from ovspec_models.folder.head_info import HeadInfo, head_kind
+from ovspec_models.folder.ir_facts import IrFacts
 from ovspec_models.heads import open_head
-from ovspec_models.ir_facts import IrFacts
 
 DEEP = b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
 DIGITS = b'{"hidden_size": ' + b"1" * 5000 + b"}"

@@ -75,7 +75,7 @@ def test_killed_at_random_moments(tmp_path: Path, demo_draft: Path, seed: int) -
 
 _CLI = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import ovspec.cli as c; "
 _SWALLOWED = """
-import ovspec_models.export as e
+import ovspec_models.export.export as e
 export_one = e._export_one
 def swallow(*arguments):
     try:

@@ -16,7 +16,7 @@ from ovspec.bench.source import ModelSource
 from ovspec.bench.verify import VerifyBench
 from ovspec.cli import cli
 from ovspec_models import ModelInfo, OvspecConfig
-from ovspec_models.bake import bake_operations
+from ovspec_models.export.bake import bake_operations
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 

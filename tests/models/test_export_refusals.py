@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ovspec_models import export_model
-from ovspec_models.weight_options import WeightOptions
+from ovspec_models.export.weight_options import WeightOptions
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 

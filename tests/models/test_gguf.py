@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ovspec import LLMPipeline
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.devices import openvino_core
-from ovspec.runtime.paged_graph import lower, transform
+from ovspec.devices.devices import openvino_core
+from ovspec.graphs.paged_graph import lower, transform
+from ovspec.operations.backends import Backends
 from ovspec_models.sources.gguf_file import GgufFile
 from ovspec_models.sources.gguf_folder import export_gguf
 from ovspec_transforms import DECODER_LAYERS

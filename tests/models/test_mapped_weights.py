@@ -10,7 +10,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from ovspec_models.mapped_weights import release_pages, released_when_read
+from ovspec_models.export.mapped_weights import release_pages, released_when_read
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads Linux's /proc")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ovspec_models import ModelSection, OvspecConfig
-from ovspec_models.model_card import model_card
+from ovspec_models.export.model_card import model_card
 
 
 def card(positions: int | None = 8192, draft: str | None = None) -> str:

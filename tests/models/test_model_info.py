@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ovspec_models import ModelInfo, demo_pair_path
-from ovspec_models.model_info import weight_format_of
+from ovspec_models.folder.model_info import weight_format_of
 
 BASE = {
     "model_type": "llama",

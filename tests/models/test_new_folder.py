@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ovspec_models.new_folder import new_folder
+from ovspec_models.export.new_folder import new_folder
 
 _WORK = """
 import sys, time
 from pathlib import Path
-from ovspec_models.new_folder import new_folder
+from ovspec_models.export.new_folder import new_folder
 with new_folder(Path(sys.argv[1])) as folder:
     (folder / "openvino_model.xml").write_text("half")
     print("at work", flush=True)
@@ -115,7 +115,7 @@ _MANY = """
 import sys
 from contextlib import suppress
 from pathlib import Path
-from ovspec_models.new_folder import new_folder
+from ovspec_models.export.new_folder import new_folder
 for number in range(60):
     folder = Path(sys.argv[1]) / f".out.ovspec-left{number}"
     with suppress(FileExistsError):  # exist_ok fails where another process removes the folder meanwhile

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ovspec_models import ModelInfo, export_model
-from ovspec_models.private_names import misfit
+from ovspec_models.folder.private_names import misfit
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 NNCF = "nncf.quantization.algorithms.weight_compression.openvino_backend"
@@ -43,7 +43,7 @@ def test_an_export_without_a_name_is_the_same(
     if module == CONVERT:
         monkeypatch.delattr(f"{module}.{name}")
     else:
-        monkeypatch.setattr("ovspec_models.mapped_weights.OPENVINO_BACKEND", "nncf.tensor")
+        monkeypatch.setattr("ovspec_models.export.mapped_weights.OPENVINO_BACKEND", "nncf.tensor")
     out = export_model(demo_draft, tmp_path / "out", weight_format="int8", warn=lines.append)
     assert len(lines) == 1 and ("nncf.tensor has no" if module == NNCF else name) in lines[0], lines
     assert ModelInfo.read(out).weight_format() == "int8"

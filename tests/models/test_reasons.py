@@ -10,7 +10,7 @@ import pytest
 from commands import command, ovspec
 from tiny_checkpoints import save_checkpoint
 
-from ovspec_models.reasons import packages_to_install, reason
+from ovspec_models.export.reasons import packages_to_install, reason
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ovspec_models.rope_scaling import scaled_positions
+from ovspec_models.folder.rope_scaling import scaled_positions
 
 YARN = {"rope_type": "yarn", "factor": 4.0}
 LINEAR = {"type": "linear", "factor": 2.5}

@@ -8,7 +8,7 @@ import pytest
 from openvino import opset13 as ops
 from tiers import by_tier
 
-from ovspec_models import weight_rows
+from ovspec_models.export import weight_rows
 
 nncf = pytest.importorskip("nncf", reason="needs ovspec[export]")
 from nncf.quantization.algorithms.weight_compression import openvino_backend  # noqa: E402

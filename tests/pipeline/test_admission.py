@@ -14,8 +14,8 @@ from settings import F32
 
 import ovspec
 from ovspec.engine.engine_thread import EngineThread
-from ovspec.engine.request import Request, RequestOutput
-from ovspec.runtime.tables import Rows
+from ovspec.engine.requests.request import Request, RequestOutput
+from ovspec.passes.tables import Rows
 
 PROMPTS = [f"Once upon a time number {i} there was" for i in range(8)]
 OPTIONS = {"max_new_tokens": 8}

@@ -21,7 +21,7 @@ from settings import F32
 import ovspec
 import ovspec_ops
 from ovspec.pipeline.prefix_files import load_prefix, save_prefix
-from ovspec.runtime.prefix_file import PrefixFile
+from ovspec.runner.prefix_file import PrefixFile
 from ovspec_ops.loader import set_isa
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
@@ -119,7 +119,7 @@ def test_bits_of_another_instruction_set_or_processor(
         ):
             load_prefix(pipeline, path)
     save_prefix(pipeline, path, STORY, is_system_message=False)
-    monkeypatch.setattr("ovspec.runtime.cache_file.processor", lambda device: "another one")
+    monkeypatch.setattr("ovspec.runner.cache_file.processor", lambda device: "another one")
     with pytest.raises(ValueError, match=r"saved with processor .*, this process has another one"):
         load_prefix(pipeline, path)
 

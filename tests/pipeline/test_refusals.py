@@ -16,7 +16,7 @@ from prompts import PROMPTS, STORY
 from settings import F32
 
 import ovspec
-from ovspec.runtime.cache import KVCache
+from ovspec.cache.cache import KVCache
 
 Make = Callable[..., ovspec.LLMPipeline]
 

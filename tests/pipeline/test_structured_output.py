@@ -19,9 +19,9 @@ from tiers import by_tier
 
 import ovspec
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
-from ovspec.generation.grammar import Grammar
-from ovspec.generation.grammars import Grammars
+from ovspec.engine.requests.request import Request
+from ovspec.generation.grammars.grammar import Grammar
+from ovspec.generation.grammars.grammars import Grammars
 from ovspec.sampling.constraint import Constraint, GrammarError
 from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec_models import demo_pair_path

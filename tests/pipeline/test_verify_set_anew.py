@@ -11,8 +11,8 @@ from settings import F32
 
 import ovspec
 from ovspec import CommitVerify, LLMPipeline, SparseVerify
-from ovspec.pipeline import assistant_model
-from ovspec.verify.verify_mode import VerifyMode
+from ovspec.modes.verify_mode import VerifyMode
+from ovspec.pipeline.models import assistant_model
 
 TIGHT, WIDE = SparseVerify(budget=64), SparseVerify(budget=256)
 MODES: list[VerifyMode] = [WIDE, "dense", CommitVerify(TIGHT), SparseVerify(coverage=0.6), TIGHT]

@@ -19,7 +19,7 @@ from tiers import by_tier
 import ovspec as package
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.drawing import draw
-from ovspec.engine import accept
+from ovspec.engine.verify import accept
 from ovspec.generation.sequence import Sequence as Text
 from ovspec.sampling.acceptance import Accepted
 from ovspec.sampling.block_verification import block_accept

@@ -20,6 +20,7 @@ from scipy.stats import chisquare
 from settings import F32
 from tiers import by_tier
 
+from ovspec.cache.cache import CachedSequence
 from ovspec.drafters import (
     AssistantDrafter,
     AutoDrafter,
@@ -32,24 +33,23 @@ from ovspec.drafters import (
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.engine import commit, speculation
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
-from ovspec.generation.grammar import Grammar
+from ovspec.generation.grammars.grammar import Grammar
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.verify_mode import VerifyMode
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.backends import Backends
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 from ovspec.sampling.acceptance import Accepted
 from ovspec.sampling.constraint import Constraint
 from ovspec.sampling.sampling import SamplingParams, sampling_distribution
 from ovspec.sampling.tree_acceptance import AcceptedPath
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.verify_mode import VerifyMode
+from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_models.shapes import ModelShape
-from ovspec_models.sparse_verify import SparseVerify
 from ovspec_models.synthetic import build_model
 
 VOCAB = 5

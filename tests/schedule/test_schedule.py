@@ -15,13 +15,13 @@ from settings import F32
 
 import ovspec
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
-from ovspec.engine.schedules import Schedules
+from ovspec.engine.requests.request import Request
+from ovspec.engine.requests.schedules import Schedules
 from ovspec.generation.generation_config import GenerationConfig, resolve, updated
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ConstantSchedule, HeuristicSchedule, Plan, StepOutcome, StepState
-from ovspec.verify.commit_verify import CommitVerify
-from ovspec.verify.limits import MAX_NUM_ASSISTANT_TOKENS
 
 STATE = StepState(contexts=(100,), remaining=(50,), max_draft=49)
 

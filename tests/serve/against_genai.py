@@ -27,8 +27,8 @@ from serve.measured_model import parser, source_of
 import ovspec
 from ovspec.bench.footprint import folder_of
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
-from ovspec.runtime.tables import Rows
+from ovspec.engine.requests.request import Request
+from ovspec.passes.tables import Rows
 
 PROPERTIES = {"KV_CACHE_PRECISION": "u8"}
 VOCABULARY = 10_000

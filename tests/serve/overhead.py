@@ -33,7 +33,7 @@ from serve.conftest import serving
 import ovspec
 from ovspec.bench.footprint import folder_of
 from ovspec.bench.source import ModelSource
-from ovspec.engine.request import Request, RequestOutput
+from ovspec.engine.requests.request import Request, RequestOutput
 
 VOCABULARY = 4096
 PROPERTIES = {"KV_CACHE_PRECISION": "u8"}

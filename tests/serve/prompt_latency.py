@@ -21,7 +21,7 @@ from serve.measured_model import parser, source_of
 import ovspec
 from ovspec.bench.footprint import folder_of
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.request import Request
+from ovspec.engine.requests.request import Request
 
 VOCABULARY = 10_000
 _PARTS = 4

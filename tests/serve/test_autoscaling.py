@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ovspec import LLMPipeline
-from ovspec.engine.request import Request, RequestOutput
+from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.pipeline.outline import Outline
 from ovspec.serve.backend import Backend
 from ovspec_models import ModelInfo

@@ -14,20 +14,20 @@ from openvino_genai import GenerationConfig, GenerationFinishReason
 from settings import F32
 
 import ovspec
-from ovspec.engine.request import Request, RequestMetrics, RequestOutput
+from ovspec.engine.requests.request import Request, RequestMetrics, RequestOutput
 from ovspec.generation.generation_config import resolve
 from ovspec.generation.token_text import TokenText
-from ovspec.runtime.tables import Rows
+from ovspec.passes.tables import Rows
 from ovspec.serve.answering import Answering
-from ovspec.serve.api_error import ApiError
 from ovspec.serve.app import Server
 from ovspec.serve.backend import in_this_process
 from ovspec.serve.batch import BatchModel
 from ovspec.serve.batch_file import BatchEntry
-from ovspec.serve.choice import Choice
 from ovspec.serve.counts import AnswerClock, Counts
-from ovspec.serve.limits import Admission, Limits
+from ovspec.serve.output.choice import Choice
+from ovspec.serve.requests.api_error import ApiError
 from ovspec.serve.served_model import ServedModel
+from ovspec.serve.server_limits import Admission, ServerLimits
 from ovspec.serve.stream import Mailbox, OutputStream
 
 POISON = 777  # the first token of the prompts whose logits become no numbers
@@ -80,7 +80,7 @@ def test_a_fault_of_one_answer_is_no_others(
             return await asyncio.gather(*asked)
 
     with in_this_process(lambda: pipeline, max_num_seqs=4) as backend:
-        server = Server(ServedModel(backend.requests, demo_ir, "demo"), backend, Limits())
+        server = Server(ServedModel(backend.requests, demo_ir, "demo"), backend, ServerLimits())
         app = server.app()
         found = asyncio.run(ask())
         assert [one.status_code for one in found] == [200, 500, 200, 200]
@@ -136,7 +136,7 @@ def test_every_output_is_delivered_whatever_it_counts() -> None:
     """One says fewer drafts than those before it, as after a fault; another breaks its counter."""
 
     async def run() -> None:
-        counts, admission, loop = Counts("m", {}), Admission(Limits()), asyncio.get_running_loop()
+        counts, admission, loop = Counts("m", {}), Admission(ServerLimits()), asyncio.get_running_loop()
         ready: asyncio.Queue[OutputStream | Exception] = asyncio.Queue()
         slots, mailbox = admission.admit(3), Mailbox(loop)
         streams = [
@@ -180,7 +180,7 @@ class Breaks:
 @pytest.mark.parametrize("error", [KeyError("x"), MemoryError(), OSError("full"), asyncio.CancelledError()])
 def test_nothing_is_left_where_the_engine_does_not_take_a_request(error: BaseException) -> None:
     async def run() -> None:
-        admission, counts, engine = Admission(Limits()), Counts("m", {}), Breaks(error)
+        admission, counts, engine = Admission(ServerLimits()), Counts("m", {}), Breaks(error)
         asked = [request("a"), request("b")]
         clocks, slots = [AnswerClock(counts, one) for one in asked], admission.admit(2)
         answering = Answering(
@@ -206,7 +206,7 @@ def test_an_answer_that_has_ended_fails_no_other(pipeline: ovspec.LLMPipeline) -
         engine, mailbox = Breaks(KeyError()), Mailbox(asyncio.get_running_loop())
         engine.submit = lambda one, on_output: posts.append(on_output)  # type: ignore[method-assign]
         posts = list[Any]()
-        clocks, slots = [AnswerClock(counts, one) for one in asked], Admission(Limits()).admit(2)
+        clocks, slots = [AnswerClock(counts, one) for one in asked], Admission(ServerLimits()).admit(2)
         async with Answering(engine, mailbox, asked, choices, clocks, slots, seconds=9) as answering:
             posts[0](RequestOutput("a", [token], ["target"]))
             async for index, _ in answering.deltas():

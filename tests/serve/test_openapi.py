@@ -10,7 +10,7 @@ from serve.conftest import Served
 
 from ovspec.serve import answer_schemas as schemas
 from ovspec.serve.openapi import openapi_document
-from ovspec.serve.response_schemas import ResponseAnswer
+from ovspec.serve.output.response_schemas import ResponseAnswer
 
 PROMPT = {"prompt": ["Once", "Tom"], "max_tokens": 4, "logprobs": 2, "return_token_origins": True}
 CHAT = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 4}

@@ -13,19 +13,19 @@ import openvino_genai
 import pytest
 from openvino_genai import GenerationConfig, GenerationFinishReason
 
-from ovspec.engine.request import Request, RequestMetrics, RequestOutput, TokenLogprobs
+from ovspec.engine.requests.request import Request, RequestMetrics, RequestOutput, TokenLogprobs
 from ovspec.errors import NoRoomError
 from ovspec.generation.generation_config import resolve
 from ovspec.generation.token_text import TokenText
 from ovspec.serve.answering import refusal
-from ovspec.serve.api_error import ApiError
-from ovspec.serve.bodies import CompletionBody
-from ovspec.serve.choice import Choice, Delta
 from ovspec.serve.counts import AnswerClock, Counts
 from ovspec.serve.door import Door
-from ovspec.serve.limits import Admission, Limits
-from ovspec.serve.message_parser import MessageParser, MessageStream
-from ovspec.serve.objects import ChatObjects, CompletionObjects, metrics_of
+from ovspec.serve.output.choice import Choice, Delta
+from ovspec.serve.output.message_parser import MessageParser, MessageStream
+from ovspec.serve.output.objects import ChatObjects, CompletionObjects, metrics_of
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.requests.bodies import CompletionBody
+from ovspec.serve.server_limits import Admission, ServerLimits
 from ovspec.serve.stream import Mailbox, OutputStream, joined
 from ovspec_models import demo_pair_path
 
@@ -168,7 +168,7 @@ def test_a_reader_that_is_late_gets_one_output() -> None:
 
     async def run() -> None:
         ready: asyncio.Queue[OutputStream | Exception] = asyncio.Queue()
-        counts, admission = Counts("m", {}), Admission(Limits())
+        counts, admission = Counts("m", {}), Admission(ServerLimits())
         (slot,) = admission.admit(1)
         # It came ten seconds ago, and its body was read since.
         asked = Request(
@@ -190,7 +190,7 @@ def test_a_reader_that_is_late_gets_one_output() -> None:
 
 
 def test_admission_counts_answers() -> None:
-    admission = Admission(Limits(max_num_seqs=2, max_queued=1))
+    admission = Admission(ServerLimits(max_num_seqs=2, max_queued=1))
     slots = admission.admit(2)
     with pytest.raises(ApiError) as many:
         admission.admit(2)

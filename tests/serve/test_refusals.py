@@ -14,12 +14,12 @@ from serve.soak import resident_mb
 from settings import F32
 
 import ovspec
-from ovspec.serve.api_error import ApiError
 from ovspec.serve.app import Server
 from ovspec.serve.backend import in_this_process
-from ovspec.serve.bodies import CompletionBody
-from ovspec.serve.limits import Limits
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.requests.bodies import CompletionBody
 from ovspec.serve.served_model import ServedModel
+from ovspec.serve.server_limits import ServerLimits
 
 USER = [{"role": "user", "content": "Once"}]
 FIELDS = {
@@ -137,7 +137,7 @@ def test_a_commit_behind_sparse_prompts_is_refused(demo_ir: Path) -> None:
             return await client.post("/v1/completions", json=body)
 
     with in_this_process(load, max_num_seqs=1) as backend:
-        app = Server(ServedModel(backend.requests, demo_ir, "demo"), backend, Limits()).app()
+        app = Server(ServedModel(backend.requests, demo_ir, "demo"), backend, ServerLimits()).app()
         dense, commit = (asyncio.run(ask(httpx.ASGITransport(app), verify)) for verify in ("dense", "commit"))
     assert dense.status_code == 200 and commit.status_code == 400
     assert "the cache of a sparse prompt is not the dense one" in commit.json()["error"]["message"]

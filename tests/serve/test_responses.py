@@ -10,11 +10,11 @@ import pytest
 from pydantic import BaseModel
 from serve.conftest import Served, serving
 
-from ovspec.serve.api_error import ApiError
-from ovspec.serve.message_parser import MessageParser, MessageStream
-from ovspec.serve.response_bodies import ResponseBody
+from ovspec.serve.output.message_parser import MessageParser, MessageStream
+from ovspec.serve.output.response_output import ResponseOutput
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.requests.response_bodies import ResponseBody
 from ovspec.serve.response_objects import _renamed
-from ovspec.serve.response_output import ResponseOutput
 from ovspec.serve.structure import grammar_of
 from ovspec.serve.tools import ToolUse
 

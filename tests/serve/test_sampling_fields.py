@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from serve.conftest import Served, serving
 
-from ovspec.serve.fill_in_middle import FillInMiddle
+from ovspec.serve.requests.fill_in_middle import FillInMiddle
 
 PROMPT = "Once upon a time, there was a little girl named Lily. She"
 BODY = {"model": "demo", "prompt": PROMPT, "max_tokens": 32, "temperature": 0}

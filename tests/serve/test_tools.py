@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from serve.conftest import Served
 
-from ovspec.serve.message_parser import MessageParser, MessageStream, NewCall, text_of
+from ovspec.serve.output.message_parser import MessageParser, MessageStream, NewCall, text_of
 from ovspec.serve.tools import GENERIC, HERMES, LIST, LLAMA, form_of
 
 WEATHER = '{"city": "Köln \\"a}\\" [", "days": {"n": [1, 2]}}'

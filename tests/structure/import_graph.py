@@ -51,6 +51,28 @@ def circles(arrows: Arrows) -> list[list[str]]:
     return sorted(list(group) for group in found if group)
 
 
+def longest_chains(arrows: Arrows, name_of: Mapping[str, str]) -> dict[str, list[str]]:
+    """For each group the longest chain of its modules that import each other; a package's `__init__` is none.
+
+    Args:
+        arrows: without circles.
+    """
+    chains: dict[str, list[str]] = {}
+
+    def chain(module: str) -> list[str]:
+        if module not in chains:
+            group = name_of[module]
+            below = (chain(to) for to in sorted(arrows[module]) if name_of[to] == group and to != group)
+            chains[module] = [module, *max(below, key=len, default=[])]
+        return chains[module]
+
+    longest: dict[str, list[str]] = {}
+    for module, group in name_of.items():
+        if module != group:
+            longest[group] = max(longest.get(group, []), chain(module), key=len)
+    return longest
+
+
 def _reachable(start: str, arrows: Arrows) -> set[str]:
     """Nodes at the end of a path of one arrow or more."""
     seen: set[str] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from structure.import_graph import Arrows, circles, merge, read_imports
+from structure.import_graph import Arrows, circles, longest_chains, merge, read_imports
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,34 +17,53 @@ FLOORS = {
     "ovspec_ops": ROOT / "custom_ops" / "ovspec_ops",
 }
 OPERATIONS = ("block_select", "cache_write", "key_summary", "verify_attention", "moe", "gated_mlp", "linear")
-# Rooms of each package, top first: a room imports rooms of its own line or of lines below. A room is a folder
-# or module directly in the package; "" is the package's `__init__`, which a room below must not import.
+# Rooms of each package, top first: a room imports rooms of its own line or of lines below. A room is a
+# folder, or a module directly in the package; "" is the package's `__init__`, which a room below must not
+# import.
 ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "ovspec": (
+        ("cli.bench",),
         ("cli", "__main__"),
+        ("cli.options",),
+        ("serve.cluster",),
         ("serve",),
+        ("serve.output",),
+        ("serve.requests",),
         ("bench", "calibrate", "train"),
-        ("eval", "bundle", "rag"),
+        ("eval", "bundle", "bundle.files", "rag"),
         ("",),
         ("pipeline",),
+        ("pipeline.models",),
         ("engine",),
+        ("engine.verify",),
+        ("engine.requests",),
         ("drafters",),
         ("generation", "memory"),
-        ("runtime",),
-        ("sampling", "verify", "schedule"),
+        ("generation.grammars",),
+        ("proofs",),
+        ("runner",),
+        ("stock",),
+        ("graphs",),
+        ("operations",),
+        ("passes",),
+        ("cache",),
+        ("devices",),
+        ("sampling", "modes", "schedule"),
         ("errors",),
     ),
-    "ovspec_models": (("heads",), ("synthetic",), ("sources",), ("",)),
+    "ovspec_models": (("heads",), ("synthetic",), ("sources",), ("",), ("export",), ("folder",)),
     "ovspec_transforms": (
         ("",),
         ("experts", "ffn", "heads", "layers"),
         ("attention", "linear"),
-        ("operation_pass",),
+        ("replace_subgraphs",),
         ("graph", "weights"),
         ("report", "errors"),
     ),
     "ovspec_ops": (("self_check",), ("",), ("decoder_layers",), OPERATIONS, ("loader", "common")),
 }
+# Modules of a room that import one another in a chain, at most.
+MOST_FLOORS = 6
 # Packages whose modules outside folders form one room.
 FLAT = ("ovspec_models",)
 
@@ -68,9 +87,9 @@ class Structure:
             for room in line
         }
         folders = {
-            ".".join((floor, path.name))
+            ".".join((floor, *path.relative_to(root).parts))
             for floor, root in floors.items()
-            for path in root.iterdir()
+            for path in root.rglob("*")
             if path.is_dir()
         }
         self.room_of = {module: self._room(module, folders) for module in self.modules}
@@ -80,9 +99,11 @@ class Structure:
         }
 
     def _room(self, module: str, folders: set[str]) -> str:
+        room = module
+        while room not in folders and "." in room:
+            room = room.rpartition(".")[0]
         floor, *rest = module.split(".")
-        room = ".".join((floor, *rest[:1]))
-        return floor if floor in self._flat and room not in folders else room
+        return room if room != floor or floor in self._flat else ".".join((floor, *rest[:1]))
 
     def faults(self) -> Iterator[str]:
         """One line for each import or room that breaks a rule."""
@@ -99,6 +120,10 @@ class Structure:
                 f"{module} imports {name}, which is not installed"
                 for name in sorted(names & self._not_installed)
             )
+        if not circles(self.modules):
+            for room, chain in longest_chains(self.modules, self.room_of).items():
+                if len(chain) > MOST_FLOORS:
+                    yield f"{room} has {len(chain)} floors, {MOST_FLOORS} at most: {' -> '.join(chain)}"
         for kind, arrows in (("rooms", self.rooms), ("modules", self.modules)):
             yield from (f"a circle of {kind}: {', '.join(circle)}" for circle in circles(arrows))
 
@@ -115,7 +140,10 @@ class Structure:
         def count(arrows: Arrows) -> str:
             return f"{sum(map(len, arrows.values()))} arrows, {len(circles(arrows))} circles"
 
+        chains = longest_chains(self.modules, self.room_of)
+        deepest = max(chains, key=lambda room: len(chains[room]))
         lines = [
+            f"deepest room: {deepest}, {len(chains[deepest])} floors",
             f"{len(self.rooms)} rooms, {count(self.rooms)}",
             f"{len(self.modules)} modules, {count(self.modules)}",
             *(f"  {room} -> {', '.join(sorted(targets)) or '-'}" for room, targets in self.rooms.items()),

@@ -101,6 +101,11 @@ def test_imports_that_run_down_are_accepted(faults: MakeFaults) -> None:
             "high.c has no place in the order: add it to ROOMS in tests/structure/rooms.py",
             id="unknown room",
         ),
+        pytest.param(
+            {f"high/a/m{i}.py": f"import high.a.m{i + 1}" if i < 6 else "" for i in range(7)},
+            "high.a has 7 floors, 6 at most: " + " -> ".join(f"high.a.m{i}" for i in range(7)),
+            id="deep room",
+        ),
     ],
 )
 def test_bad_examples_are_found(faults: MakeFaults, files: dict[str, str], message: str) -> None:

@@ -18,7 +18,7 @@ from settings import F32
 
 from ovspec.drafters.eagle3 import load_eagle3
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.runtime.backends import Backends
+from ovspec.operations.backends import Backends
 from ovspec.train import train_head as module
 from ovspec.train.eagle3_net import Eagle3Net
 from ovspec.train.eagle3_training import TrainSettings
@@ -28,7 +28,7 @@ from ovspec.train.target_passes import TargetPasses, target_weights
 from ovspec.train.texts import TrainingTexts
 from ovspec.train.train_head import Report, state_file, train_head
 from ovspec_models import demo_pair_path
-from ovspec_models.head_info import HeadInfo
+from ovspec_models.folder.head_info import HeadInfo
 
 SIZES = HeadSizes(48, 96, BOUNDARIES)
 

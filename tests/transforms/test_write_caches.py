@@ -11,13 +11,13 @@ import openvino as ov
 import pytest
 from settings import F32
 
-from ovspec.runtime import model_runner
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.backends import Backends
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.paged_graph import lower
-from ovspec.runtime.tables import Rows
+from ovspec.cache.cache import CachedSequence
+from ovspec.graphs.paged_graph import lower
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.backends import Backends
+from ovspec.passes.tables import Rows
+from ovspec.runner import model_runner
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
 from ovspec_transforms import Selection, route_rows, select_blocks, to_paged, write_caches

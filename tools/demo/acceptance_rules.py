@@ -19,11 +19,11 @@ import numpy as np
 import openvino_genai
 from numpy.typing import NDArray
 
+from ovspec.cache.cache import CachedSequence
 from ovspec.generation.inputs import encode
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 from ovspec.sampling.block_verification import block_stops
 from ovspec_models import demo_pair_path
 

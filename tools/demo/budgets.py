@@ -22,19 +22,19 @@ from numpy.typing import NDArray
 from openvino import Core, Model
 
 import ovspec
+from ovspec.cache.cache import CachedSequence
 from ovspec.calibrate.calibration import ROWS
 from ovspec.calibrate.channel_statistics import ChannelStatistics
 from ovspec.calibrate.expert_statistics import ExpertStatistics
 from ovspec.calibrate.fidelity_meter import FidelityMeter
-from ovspec.runtime.attention_config import AttentionConfig
-from ovspec.runtime.cache import CachedSequence
-from ovspec.runtime.compile import read_model
-from ovspec.runtime.expert_budgets import expert_config
-from ovspec.runtime.ffn_budgets import ffn_config
-from ovspec.runtime.model_runner import ModelRunner
-from ovspec.runtime.tables import Rows
+from ovspec.graphs.compile import read_model
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.operations.expert_budgets import expert_config
+from ovspec.operations.ffn_budgets import ffn_config
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import demo_pair_path
-from ovspec_models.sparse_verify import SparseVerify
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 STREAMS, LENGTH, DRAFT = ("stories", "sums"), 384, 5

@@ -73,6 +73,6 @@ from ovspec_transforms.layers.step import CACHE_SIDES as CACHE_SIDES
 from ovspec_transforms.linear.native_linear import Arithmetic as Arithmetic
 from ovspec_transforms.linear.native_linear import linear_layers as linear_layers
 from ovspec_transforms.linear.native_linear import native_linear as native_linear
-from ovspec_transforms.report import PassReport as PassReport
+from ovspec_transforms.report import TransformReport as TransformReport
 from ovspec_transforms.weights.decompression import decompression_convert as decompression_convert
 from ovspec_transforms.weights.empty_weights import fill_empty_weights as fill_empty_weights

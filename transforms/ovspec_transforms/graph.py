@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 PAGED_ATTENTION = "PagedAttentionExtension"
 GATED_DELTA_NET = "PagedGatedDeltaNet"
@@ -115,7 +115,7 @@ def evaluate(node: ov.Node) -> ov.Tensor | None:
 
 def rewrite_nodes(
     model: ov.Model, name: str, type_name: str, rewrite: Callable[[ov.Node], bool]
-) -> PassReport:
+) -> TransformReport:
     """Change the graph around the nodes of one type, infer its shapes again, and report as the pass `name`.
 
     Args:
@@ -123,4 +123,4 @@ def rewrite_nodes(
     """
     changed = [node.get_friendly_name() for node in nodes_of_type(model, type_name) if rewrite(node)]
     model.validate_nodes_and_infer_types()
-    return PassReport(name, tuple(changed))
+    return TransformReport(name, tuple(changed))

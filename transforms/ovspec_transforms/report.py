@@ -1,4 +1,4 @@
-"""Report of a graph pass."""
+"""Report of a graph transformation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class PassReport:
+class TransformReport:
     """The outcome of one pass over one model.
 
     Attributes:
-        name: the pass.
+        name: the transformation.
         changed: friendly names of the nodes it changed, in graph order.
         left: subgraphs that it recognised and did not change, each with the reason.
     """
@@ -21,11 +21,11 @@ class PassReport:
 
     @property
     def count(self) -> int:
-        """How many places the pass changed."""
+        """How many places the transformation changed."""
         return len(self.changed)
 
-    def require(self, expected: int) -> PassReport:
-        """Return the report, or raise when the pass did not fire `expected` times.
+    def require(self, expected: int) -> TransformReport:
+        """Return the report, or raise when the transformation did not fire `expected` times.
 
         Raises:
             ValueError: the model does not have the pattern that the caller relies on.

@@ -12,11 +12,11 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_models.head_info import with_layer_sizes
-from ovspec_models.json_file import read_json
+from ovspec_models.folder.head_info import with_layer_sizes
+from ovspec_models.folder.json_file import read_json
+from ovspec_models.folder.shown import cut, shown
+from ovspec_models.folder.sparse_verify import is_int
 from ovspec_models.shapes import ModelShape, RopeScaling
-from ovspec_models.shown import cut, shown
-from ovspec_models.sparse_verify import is_int
 from ovspec_transforms import decompression_convert
 
 _MOST, _MOST_REAL = 2**31 - 1, 1e30

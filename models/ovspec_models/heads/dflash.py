@@ -14,7 +14,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_models.head_info import OWN_EMBEDDING, boundaries_of
+from ovspec_models.folder.head_info import OWN_EMBEDDING, boundaries_of
 from ovspec_models.heads.checkpoint import MOST_LAYERS, CheckpointWeights, HeadCheckpoint, head_model
 from ovspec_models.heads.settings import OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape

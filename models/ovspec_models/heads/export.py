@@ -10,9 +10,9 @@ from typing import Any
 
 import openvino as ov
 
-from ovspec_models.config import OvspecConfig
-from ovspec_models.export import DRAFT_FOLDER
-from ovspec_models.head_info import (
+from ovspec_models.export.export import DRAFT_FOLDER
+from ovspec_models.folder.config import OvspecConfig
+from ovspec_models.folder.head_info import (
     BOUNDARIES,
     MTP_IR,
     TARGET_LAYERS,
@@ -21,6 +21,7 @@ from ovspec_models.head_info import (
     boundaries_of,
     checkpoint_kind,
 )
+from ovspec_models.folder.model_info import ModelInfo, read_shape
 from ovspec_models.heads.checkpoint import HeadCheckpoint, is_buffer, read_config
 from ovspec_models.heads.dflash import DFLASH_SETTINGS, dflash_arrays, dflash_facts, dflash_model
 from ovspec_models.heads.eagle3 import (
@@ -42,7 +43,6 @@ from ovspec_models.heads.medusa import MEDUSA_SETTINGS, medusa_arrays, medusa_fa
 from ovspec_models.heads.mtp import MTP_SETTINGS, mtp_arrays, mtp_facts, mtp_ignores, mtp_model, mtp_reads
 from ovspec_models.heads.mtp_ir import read_mtp_ir
 from ovspec_models.heads.settings import HeadSettings
-from ovspec_models.model_info import ModelInfo, read_shape
 
 
 @dataclass(frozen=True, slots=True)

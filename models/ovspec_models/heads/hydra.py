@@ -17,11 +17,11 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_models.head_info import OWN_EMBEDDING, TARGET_SIZE
+from ovspec_models.folder.head_info import OWN_EMBEDDING, TARGET_SIZE
+from ovspec_models.folder.shown import shown
 from ovspec_models.heads.checkpoint import MOST_LAYERS, CheckpointWeights, HeadCheckpoint, head_model
 from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
-from ovspec_models.shown import shown
 from ovspec_models.synthetic.decoder import decoder_layer, kv_states, parameter, shared_inputs, text_inputs
 from ovspec_models.synthetic.layers import i64, linear, rms_norm
 from ovspec_models.synthetic.weights import Weights

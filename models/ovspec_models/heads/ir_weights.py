@@ -10,7 +10,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_models.head_info import boundaries_of
+from ovspec_models.folder.head_info import boundaries_of
 from ovspec_models.heads.checkpoint import HeadCheckpoint, NotedWeights, read_config
 from ovspec_models.heads.dflash import dflash_graph, dflash_shape
 from ovspec_transforms import BLOCK_ROWS

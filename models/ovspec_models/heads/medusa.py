@@ -8,7 +8,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_models.head_info import TARGET_SIZE
+from ovspec_models.folder.head_info import TARGET_SIZE
 from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model
 from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.synthetic.decoder import parameter

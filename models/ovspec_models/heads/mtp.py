@@ -15,7 +15,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_models.head_info import OWN_EMBEDDING, TARGET_LAYERS
+from ovspec_models.folder.head_info import OWN_EMBEDDING, TARGET_LAYERS
 from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model, is_buffer
 from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
-from ovspec_models.head_info import MTP_IR
+from ovspec_models.folder.head_info import MTP_IR
 from ovspec_models.heads.checkpoint import HeadCheckpoint, NotedWeights, read_config
 from ovspec_models.heads.ir_weights import module_weights, other_weights
 from ovspec_transforms import last_line

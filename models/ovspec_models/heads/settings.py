@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ovspec_models.shown import cut, shown
+from ovspec_models.folder.shown import cut, shown
 
 #: What a layer is made by; `HeadCheckpoint.shape` reads it.
 OF_LAYERS = (

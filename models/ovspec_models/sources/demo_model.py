@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from ovspec_models.new_folder import FilledMeanwhileError, new_folder
+from ovspec_models.export.new_folder import FilledMeanwhileError, new_folder
 from ovspec_models.sources.gguf_file import GgufFile
 from ovspec_models.sources.gguf_folder import user_cache, write_gguf
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ovspec_models.shown import cut, shown
+from ovspec_models.folder.shown import cut, shown
 from ovspec_models.sources.gguf_file import GgufFile
 
 _FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ovspec_models.shown import cut, shown
+from ovspec_models.folder.shown import cut, shown
 
 MAGIC = b"GGUF"
 _AGAIN = "get it again"

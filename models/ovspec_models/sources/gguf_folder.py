@@ -13,10 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ovspec_models.config import OvspecConfig
-from ovspec_models.ir_facts import IrFacts
-from ovspec_models.model_info import ModelInfo
-from ovspec_models.new_folder import FilledMeanwhileError, new_folder
+from ovspec_models.export.new_folder import FilledMeanwhileError, new_folder
+from ovspec_models.folder.config import OvspecConfig
+from ovspec_models.folder.ir_facts import IrFacts
+from ovspec_models.folder.model_info import ModelInfo
 from ovspec_models.sources.gguf_config import check_readable, config_of, generation_config_of, warnings_of
 from ovspec_models.sources.gguf_file import GgufFile, parts_of
 
@@ -121,7 +121,7 @@ def write_gguf(file: GgufFile, folder: Path, report: Say, warn: Say) -> None:
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", generation_config_of(file))
     section = ModelInfo.read(folder).section(file.path.name)
-    from ovspec_models.export import package_versions
+    from ovspec_models.export.export import package_versions
 
     OvspecConfig(created_by=package_versions(), model=section).save(folder)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ovspec_models.reasons import first_line
+from ovspec_models.export.reasons import first_line
 from ovspec_models.sources.gguf_file import part_names
 
 _PART = r"[A-Za-z0-9][\w.-]*"

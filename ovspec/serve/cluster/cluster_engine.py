@@ -11,7 +11,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from ovspec.engine.engine_thread import OnOutput
-from ovspec.engine.request import Request, RequestMetrics, RequestOutput
+from ovspec.engine.requests.request import Request, RequestMetrics, RequestOutput
 from ovspec.errors import EngineClosedError
 from ovspec.generation.metrics import RawPerfMetrics
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
-from ovspec.engine.request import Request, RequestOutput
+from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.generation.metrics import RawPerfMetrics
 from ovspec.pipeline.pipeline import LLMPipeline
 

@@ -6,7 +6,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 from ovspec_transforms.graph import add_parameter, evaluate, nodes_of_type, source_node
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 ROPE_LENGTHS = "rope_lengths"
 
@@ -19,7 +19,7 @@ def rope_limit(model: ov.Model) -> int | None:
     return next((_limit(node) for node in _comparisons(model)), None)
 
 
-def split_long_rope(model: ov.Model) -> PassReport:
+def split_long_rope(model: ov.Model) -> TransformReport:
     """Make every row choose its frequencies by the length of its text.
 
     As exported, a pass uses the long frequencies if any of its rows is past the limit. A text that is read in
@@ -39,7 +39,7 @@ def split_long_rope(model: ov.Model) -> PassReport:
             _choose_per_row(select, is_long)
             changed.append(select.get_friendly_name())
     model.validate_nodes_and_infer_types()
-    return PassReport("split_long_rope", tuple(changed))
+    return TransformReport("split_long_rope", tuple(changed))
 
 
 def _comparisons(model: ov.Model) -> list[ov.Node]:

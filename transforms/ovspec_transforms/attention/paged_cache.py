@@ -15,7 +15,7 @@ from ovspec_transforms.attention.attention_mask import biased_attention
 from ovspec_transforms.attention.rope_positions import join_positions, read_positions
 from ovspec_transforms.errors import last_line
 from ovspec_transforms.graph import PAGED_ATTENTION, evaluate, nodes_of_type, source_node
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 # Inputs of PagedAttentionExtension that our passes read or rewire.
 QUERY, KEY, VALUE, KEY_CACHE, VALUE_CACHE = 0, 1, 2, 3, 4
@@ -24,7 +24,7 @@ SCALE, SLIDING_WINDOW, ALIBI_SLOPES, MAX_CONTEXT_LEN = 9, 10, 11, 12
 SINKS = 20
 
 
-def to_paged(model: ov.Model) -> PassReport:
+def to_paged(model: ov.Model) -> TransformReport:
     """Turn SDPA over KV states into `PagedAttentionExtension` over `key_cache.N`/`value_cache.N`.
 
     The stock pass changes `input_ids` and `position_ids` to one flat row dimension `[rows]`.
@@ -52,7 +52,7 @@ def to_paged(model: ov.Model) -> PassReport:
         raise ValueError("to_paged found no attention over a KV state: the model is no decoder with a cache")
     if biased and not any(constant_input(node, ALIBI_SLOPES, "ALiBi slopes").size for node in layers):
         raise lost
-    return PassReport("to_paged", tuple(node.get_friendly_name() for node in layers))
+    return TransformReport("to_paged", tuple(node.get_friendly_name() for node in layers))
 
 
 @dataclass(frozen=True, slots=True)

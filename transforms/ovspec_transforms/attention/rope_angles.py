@@ -6,10 +6,10 @@ import openvino as ov
 from openvino import opset15 as ops
 
 from ovspec_transforms.graph import let_read, rewrite_nodes
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 
-def rope_angles(model: ov.Model) -> PassReport:
+def rope_angles(model: ov.Model) -> TransformReport:
     """Replace matrix products over one element by products of elements, which have the same bits.
 
     Exported models multiply frequencies `[1, size, 1]` with positions `[rows, 1, 1]` by a MatMul. The CPU

@@ -23,7 +23,7 @@ from ovspec_transforms.graph import (
     find_parameter,
     rewrite_nodes,
 )
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 VERIFY_ATTENTION = "VerifyAttention"
 WRITTEN_BEGINS = "written_begins"
@@ -49,7 +49,7 @@ def select(node: ov.Node, blocks: ov.Output, counts: ov.Output) -> None:
     node.set_arguments([*inputs[:_SELECTED_BLOCKS], blocks, counts, *sinks])
 
 
-def route_rows(model: ov.Model) -> PassReport:
+def route_rows(model: ov.Model) -> TransformReport:
     """Add `VerifyAttention` behind every `PagedAttentionExtension`, over the same caches.
 
     All rows pass the stock node, which writes K/V in its own precision and layout, until `write_caches` takes

@@ -23,7 +23,7 @@ from ovspec_transforms.attention.route_rows import (
 )
 from ovspec_transforms.attention.selection import Selection
 from ovspec_transforms.graph import add_output, add_parameter, find_parameter, rewrite_nodes, source_node
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 VERIFY_BUDGETS = "verify_budgets"
 VERIFY_COVERAGE = "verify_coverage"
@@ -55,7 +55,7 @@ class _SelectBlocks:
             add_parameter(model, VERIFY_COVERAGE, [-1], ov.Type.f32),
         ]
 
-    def run(self) -> PassReport:
+    def run(self) -> TransformReport:
         """Connect the lists of all layers.
 
         Raises:
@@ -98,7 +98,7 @@ def select_blocks(
     anchor_layers: Sequence[int] | None = None,
     selection: Selection | None = None,
     watches: bool = False,
-) -> PassReport:
+) -> TransformReport:
     """Make the verification attention of a routed model sparse.
 
     Layers with a sliding window stay dense, because they read little.

@@ -19,7 +19,7 @@ from ovspec_transforms.attention.paged_cache import (
 from ovspec_transforms.attention.select_blocks import SELECTED_COUNTS, VERIFY_COVERAGE
 from ovspec_transforms.attention.stock_scores import StockScores
 from ovspec_transforms.graph import add_output, add_parameter, f32, find_parameter, i32, i64
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 # Scores of blocks that are no candidates, and of candidates without a score, which rank just above them.
 _NO_CANDIDATE, _NO_SCORE = -3e38, -2e38
@@ -53,7 +53,7 @@ class _SelectBlocksStock:
     def _input(self, name: str, rank: int, dtype: ov.Type = ov.Type.i32) -> ov.Node:
         return add_parameter(self._model, name, [-1] * rank, dtype)
 
-    def run(self) -> PassReport:
+    def run(self) -> TransformReport:
         """Rewire all layers, and add the outputs that `select_blocks_stock` names."""
         replaced: dict[int, dict[int, ov.Node]] = {}
         for layer in self._layers:  # anchors come before the layers that reuse their list
@@ -68,7 +68,7 @@ class _SelectBlocksStock:
             stacked = ops.concat([ops.unsqueeze(count, i64([0, 1])) for count in counts], 0)
             add_output(self._model, stacked, SELECTED_COUNTS)
         self._model.validate_nodes_and_infer_types()
-        return PassReport("SelectBlocksStock", tuple(layer.name for layer in self._layers))
+        return TransformReport("SelectBlocksStock", tuple(layer.name for layer in self._layers))
 
     def _shorten(self, layer: PagedLayer) -> dict[int, ov.Node]:
         always = self._input("select_always", 2)
@@ -164,7 +164,7 @@ def select_blocks_stock(
     anchor_layers: Sequence[int] | None = None,
     block_size: int = 32,
     covers: bool = True,
-) -> PassReport:
+) -> TransformReport:
     """Make the stock attention of a paged model sparse, with stock operations.
 
     Whole blocks are left out of the tables of the layers, with `past_lens`, `block_indices`,

@@ -14,14 +14,14 @@ from ovspec_transforms.attention.paged_cache import (
     paged_layers,
 )
 from ovspec_transforms.graph import PAGED_ATTENTION, add_parameter, let_read, rewrite_nodes, source_node
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 CACHE_WRITE = "CacheWrite"
 SLOT_MAPPING = "slot_mapping"
 _SCALES = 8  # bytes in front of a row: scale and zero point
 
 
-def write_caches(model: ov.Model, element_type: ov.Type) -> PassReport:
+def write_caches(model: ov.Model, element_type: ov.Type) -> TransformReport:
     """Replace the stock node in front of every `VerifyAttention` by `CacheWrite`.
 
     The stock node prepares attention that nobody reads, 25 to 65 us a layer of a pass of few rows. The bytes

@@ -17,7 +17,7 @@ from ovspec_transforms.graph import (
     rewrite_nodes,
     source_node,
 )
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 VERIFY_EXPERT_BUDGETS = "verify_expert_budgets"
 EXPERTS_READ = "experts_read"
@@ -44,7 +44,7 @@ def add_experts_read(model: ov.Model, counts: list[ov.Output]) -> None:
     add_output(model, ops.concat(counts, 0), EXPERTS_READ)
 
 
-def budget_experts(model: ov.Model) -> PassReport:
+def budget_experts(model: ov.Model) -> TransformReport:
     """Let a pass limit the experts that it reads.
 
     Adds the input `verify_expert_budgets` i32 `[layers with experts]`: experts of a layer that a pass reads,

@@ -9,7 +9,7 @@ from openvino import opset15 as ops
 from ovspec_transforms.experts.budget_experts import add_experts_read, budget_input
 from ovspec_transforms.experts.moe_layers import ExpertPattern, match_experts, moe_layers
 from ovspec_transforms.graph import f32, i32, rewrite_nodes
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 
 def _sum(node: ov.Node, axis: int) -> ov.Node:
@@ -71,7 +71,7 @@ class _Routing:
         return indices, weights.output(0), count.output(0)
 
 
-def budget_experts_stock(model: ov.Model) -> PassReport:
+def budget_experts_stock(model: ov.Model) -> TransformReport:
     """As `budget_experts`, for a model whose experts are as optimum-intel exports them, on any device.
 
     Only the router is edited. Inputs and outputs are those of `budget_experts`, but the budget holds for

@@ -19,8 +19,8 @@ from ovspec_transforms.experts.moe_layers import (
     router_of,
 )
 from ovspec_transforms.graph import nodes_of_type, source_node
-from ovspec_transforms.operation_pass import check_served, replace_subgraphs
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.replace_subgraphs import check_served, replace_subgraphs
+from ovspec_transforms.report import TransformReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError, expert_weights
 
 
@@ -67,7 +67,7 @@ def _in_shape_of(total: ov.Node, experts: ov.Node) -> ov.Node:
     return ops.reshape(experts.output(0), whole, special_zero=False)
 
 
-def sparse_moe(model: ov.Model, allow_partial: bool = False) -> PassReport:
+def sparse_moe(model: ov.Model, allow_partial: bool = False) -> TransformReport:
     """Replace the routed experts of every layer by SparseMoE, which reads the chosen experts only.
 
     Knows Qwen3-MoE, Mixtral, Qwen2-MoE and GPT-OSS as optimum-intel 2.1 exports them, stateful or paged, with

@@ -7,7 +7,7 @@ from openvino import opset15 as ops
 
 from ovspec_transforms.ffn.ffn_layers import ACTIVATIONS
 from ovspec_transforms.graph import let_read, nodes_of_type, source_node
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 
 def gated_products(model: ov.Model) -> list[ov.Node]:
@@ -20,7 +20,7 @@ def gated_products(model: ov.Model) -> list[ov.Node]:
     ]
 
 
-def keep_mlps_apart(model: ov.Model) -> PassReport:
+def keep_mlps_apart(model: ov.Model) -> TransformReport:
     """Compute gate, up and down projection by a node each, with the same values.
 
     With AMX, in bf16 or f16, the plugin fuses the three into one node (LLMMLP), which halves the number of
@@ -33,4 +33,4 @@ def keep_mlps_apart(model: ov.Model) -> PassReport:
         product.set_friendly_name(node.get_friendly_name())
         let_read(node.output(0), product.output(0))
         changed.append(node.get_friendly_name())
-    return PassReport("KeepMlpsApart", tuple(changed))
+    return TransformReport("KeepMlpsApart", tuple(changed))

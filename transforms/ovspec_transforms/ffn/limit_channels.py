@@ -8,14 +8,14 @@ from openvino import opset15 as ops
 import ovspec_ops
 from ovspec_transforms.ffn.ffn_layers import GATED_MLP, LIMITS, ffn_layers
 from ovspec_transforms.graph import add_output, add_parameter, let_read, nodes_of_type
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 VERIFY_CHANNEL_LIMITS = "verify_channel_limits"
 VERIFY_ROW_WEIGHTS = "verify_row_weights"
 CHANNELS_READ = "channels_read"
 
 
-def limit_channels(model: ov.Model) -> PassReport:
+def limit_channels(model: ov.Model) -> TransformReport:
     """Let a pass limit the channels that its gated MLPs read; one set per layer for all limited rows.
 
     Adds the inputs `verify_channel_limits` f32 `[gated MLPs]` (how many channels a layer keeps, those with
@@ -43,4 +43,4 @@ def limit_channels(model: ov.Model) -> PassReport:
         counts.append(limited.output(1))
     add_output(model, ops.concat(counts, 0), CHANNELS_READ)
     model.validate_nodes_and_infer_types()
-    return PassReport("LimitChannels", tuple(layer.name for layer in layers))
+    return TransformReport("LimitChannels", tuple(layer.name for layer in layers))

@@ -10,12 +10,12 @@ from ovspec_ops.linear.layout import NUMBERS
 from ovspec_transforms.ffn.ffn_layers import GATED_MLP
 from ovspec_transforms.graph import nodes_of_type
 from ovspec_transforms.linear.native_linear import LINEAR
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 RowBits = Literal[8, 16, 32]
 
 
-def round_rows(model: ov.Model, bits: RowBits) -> PassReport:
+def round_rows(model: ov.Model, bits: RowBits) -> TransformReport:
     """Say how far rows may be rounded in every GatedMLP, and every Linear with compressed weights.
 
     Args:
@@ -38,4 +38,4 @@ def round_rows(model: ov.Model, bits: RowBits) -> PassReport:
         if attributes["row_bits"] != wanted:
             node.set_attribute("row_bits", wanted)
             changed.append(node.get_friendly_name())
-    return PassReport("RoundRows", tuple(changed))
+    return TransformReport("RoundRows", tuple(changed))

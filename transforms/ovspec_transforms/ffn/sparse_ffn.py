@@ -13,8 +13,8 @@ import ovspec_ops
 from ovspec_transforms.ffn.ffn_layers import GATED_MLP, found, is_gated_mlp, match_ffn, other_activation
 from ovspec_transforms.ffn.ffn_weights import columns_of, rows_of, values_of
 from ovspec_transforms.graph import nodes_of_type
-from ovspec_transforms.operation_pass import check_served, replace_subgraphs
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.replace_subgraphs import check_served, replace_subgraphs
+from ovspec_transforms.report import TransformReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
 from ovspec_transforms.weights.weight_memory import WeightMemory
 
@@ -41,7 +41,7 @@ def _operation(node: ov.Node, gates_apart: bool, memory: WeightMemory) -> ov.Nod
 
 
 def _of_another_form(model: ov.Model) -> list[str]:
-    """The feed-forward parts of a model without gated ones, as `PassReport.left` names them."""
+    """The feed-forward parts of a model without gated ones, as `TransformReport.left` names them."""
     ends = ((node, other_activation(node)) for node in nodes_of_type(model, "MatMul"))
     return [
         f"{node.get_friendly_name()}: {found(other)} stands where SiLU or GELU of a gate, times up, was "
@@ -51,7 +51,7 @@ def _of_another_form(model: ov.Model) -> list[str]:
     ]
 
 
-def sparse_ffn(model: ov.Model, allow_partial: bool = False, gates_apart: bool = False) -> PassReport:
+def sparse_ffn(model: ov.Model, allow_partial: bool = False, gates_apart: bool = False) -> TransformReport:
     """Replace the gated MLP of every layer by GatedMLP, whose weights are held channel by channel.
 
     Knows gate, up and down projections with SiLU or GELU between them as optimum-intel 2.1 exports them,

@@ -6,7 +6,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 from ovspec_transforms.graph import add_parameter, rewrite_nodes, source_node
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 SAMPLED_TOKENS_INDICES = "sampled_tokens_indices"
 
@@ -26,7 +26,7 @@ def lm_head(result: ov.Node) -> ov.Node | None:
     return head if head.get_type_name() == "MatMul" else None
 
 
-def gather_logits(model: ov.Model) -> PassReport:
+def gather_logits(model: ov.Model) -> TransformReport:
     """Add the input `sampled_tokens_indices` i64 `[sampled]`; logits become `[sampled, 1, vocab]`.
 
     A paged graph returns logits of every row: 10 GB for a prompt of 16k tokens with a vocabulary of 151,936.

@@ -18,7 +18,7 @@ from ovspec_transforms.graph import (
     source_node,
 )
 from ovspec_transforms.heads.gather_logits import SAMPLED_TOKENS_INDICES, lm_head
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 HIDDEN_ROWS = "hidden_rows"
 BOUNDARY_STATES = "boundary_states"
@@ -27,7 +27,7 @@ BOUNDARY_STATES = "boundary_states"
 _DECOMPRESSION = ("Convert", "Subtract", "Multiply", "Reshape")
 
 
-def hidden_states(model: ov.Model, boundaries: Sequence[int]) -> PassReport:
+def hidden_states(model: ov.Model, boundaries: Sequence[int]) -> TransformReport:
     """Add the output `boundary_states` f32 `[rows, sum of hidden sizes]`.
 
     Boundary b is the residual stream after b layers: 0 is the embedding, N of N layers what the final norm
@@ -56,7 +56,7 @@ def hidden_states(model: ov.Model, boundaries: Sequence[int]) -> PassReport:
         states.append(ops.convert(ops.gather(flat, rows, i64(0)), "f32"))
     add_output(model, ops.concat(states, 1), BOUNDARY_STATES)
     model.validate_nodes_and_infer_types()
-    return PassReport("hidden_states", tuple(f"boundary {boundary}" for boundary in boundaries))
+    return TransformReport("hidden_states", tuple(f"boundary {boundary}" for boundary in boundaries))
 
 
 def decoder_layers(model: ov.Model) -> list[ov.Node]:

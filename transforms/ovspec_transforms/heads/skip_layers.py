@@ -11,7 +11,7 @@ from openvino import opset15 as ops
 from ovspec_transforms.attention.paged_cache import paged_layers
 from ovspec_transforms.graph import add_parameter, ancestors, find_parameter, i64
 from ovspec_transforms.heads.hidden_states import boundary_output, decoder_layers
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 LAYER_ROWS = "layer_rows"
 GIVEN_STATES = "given_states"
@@ -19,7 +19,7 @@ GIVEN_STATES = "given_states"
 _END = np.iinfo(np.int64).max
 
 
-def skip_layers(model: ov.Model) -> PassReport:
+def skip_layers(model: ov.Model) -> TransformReport:
     """Let every pass say how many of its rows each layer computes; the others skip the layer.
 
     Adds the inputs `layer_rows` i64 `[layers]` (the first so many rows go through a layer; OpenVINO leaves
@@ -54,10 +54,10 @@ def skip_layers(model: ov.Model) -> PassReport:
         now = ops.concat([streams[layer + 1], _rows(passing, count, i64([_END]))], 0)
     _redirect(readers[-1], {}, now.output(0), now.output(0))
     model.validate_nodes_and_infer_types()
-    return PassReport("skip_layers", tuple(layer.name for layer in layers))
+    return TransformReport("skip_layers", tuple(layer.name for layer in layers))
 
 
-def cut_attention(model: ov.Model) -> PassReport:
+def cut_attention(model: ov.Model) -> TransformReport:
     """Cut what the stock attention of every layer returns to the rows that it was given.
 
     OpenVINO leaves the node out where it gets none, and its output keeps the shape of the pass before.
@@ -72,7 +72,7 @@ def cut_attention(model: ov.Model) -> PassReport:
         rows = _rows(output, i64([0]), ops.gather(counts, i64([number]), i64(0)))
         _redirect(readers, {}, rows, rows)
     model.validate_nodes_and_infer_types()
-    return PassReport("cut_attention", tuple(layer.name for layer in layers))
+    return TransformReport("cut_attention", tuple(layer.name for layer in layers))
 
 
 def _rows(states: ov.Output, begin: ov.Output | ov.Node, end: ov.Output | ov.Node) -> ov.Output:

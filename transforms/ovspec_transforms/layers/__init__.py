@@ -1,1 +1,1 @@
-"""Decoder layers as one operation: what its steps are, and the pass that puts it into a graph."""
+"""Decoder layers as one operation: what its steps are, and the transformation that puts it into a graph."""

@@ -15,7 +15,7 @@ from ovspec_transforms.graph import add_parameter, let_read
 from ovspec_transforms.layers.rows import Rows, angles, chosen_rows, pass_rows
 from ovspec_transforms.layers.step import Cache, Operand, Port, Step
 from ovspec_transforms.layers.steps import step_of
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 from ovspec_transforms.weights.weight_memory import WeightMemory, slab_of
 
 DECODER_LAYERS = "DecoderLayers"
@@ -28,7 +28,7 @@ Outputs = dict[tuple[str, int], ov.Output]
 """Outputs of a graph by node and index."""
 
 
-def join_layers(model: ov.Model) -> PassReport:
+def join_layers(model: ov.Model) -> TransformReport:
     """Replace every stretch of whole layers whose nodes are known by one `DecoderLayers`.
 
     Adds the input `cache_table` u8 `[8 * (1 + entries)]`, numbers of 64 bits, where caches are read by their
@@ -45,7 +45,7 @@ def join_layers(model: ov.Model) -> PassReport:
         stretches = [steps for steps in found if any(step.name in _HEAVY for step in steps)]
         changed = _replace(model, stretches)
     model.validate_nodes_and_infer_types()
-    return PassReport("JoinLayers", tuple(changed))
+    return TransformReport("JoinLayers", tuple(changed))
 
 
 def _stretches(model: ov.Model) -> list[list[Step]]:

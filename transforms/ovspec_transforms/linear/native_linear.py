@@ -16,7 +16,7 @@ from openvino import opset15 as ops
 import ovspec_ops
 from ovspec_ops.linear.layout import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_numbers, pack_stored, packed_shape
 from ovspec_transforms.graph import GATED_DELTA_NET, ancestors, let_read, nodes_of_type
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
 from ovspec_transforms.weights.linear_weights import (
     LinearWeights,
@@ -109,10 +109,10 @@ def _layers(model: ov.Model, arithmetic: Arithmetic) -> tuple[list[_Layer], list
     return found, left
 
 
-def linear_layers(model: ov.Model) -> PassReport:
+def linear_layers(model: ov.Model) -> TransformReport:
     """The report that `native_linear` would give; the model stays as it is."""
     found, left = _layers(model, "f32")
-    return PassReport(_NAME, tuple(layer.matmul.get_friendly_name() for layer in found), tuple(left))
+    return TransformReport(_NAME, tuple(layer.matmul.get_friendly_name() for layer in found), tuple(left))
 
 
 def _shapes(layers: Sequence[_Layer]) -> list[tuple[int, int]]:
@@ -168,7 +168,7 @@ def _operation(layers: Sequence[_Layer], packed: NDArray[np.uint8], arithmetic: 
     return ovspec_ops.create(LINEAR, [rows, data], attributes)
 
 
-def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> PassReport:
+def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> TransformReport:
     """Replace products with constant weights by Linear; those of the same rows become one operation.
 
     Weights of 8 and 4 bits with a scale a neuron or a group, as NNCF and GenAI's reader of GGUF files write
@@ -203,4 +203,4 @@ def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> PassReport
             let_read(layer.matmul.output(0), output)
         changed += names
     model.validate_nodes_and_infer_types()
-    return PassReport(_NAME, tuple(changed), tuple(left))
+    return TransformReport(_NAME, tuple(changed), tuple(left))

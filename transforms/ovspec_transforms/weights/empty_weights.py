@@ -7,10 +7,10 @@ import openvino as ov
 from openvino import opset15 as ops
 
 from ovspec_transforms.graph import let_read, nodes_of_type, source_node
-from ovspec_transforms.report import PassReport
+from ovspec_transforms.report import TransformReport
 
 
-def fill_empty_weights(model: ov.Model) -> PassReport:
+def fill_empty_weights(model: ov.Model) -> TransformReport:
     """Give weights that have no channels one channel of zeros: the sum over no channels is zero.
 
     AFMoE with `num_shared_experts=0` has shared experts of no channels. OpenVINO 2026.4 leaves the result of
@@ -39,4 +39,4 @@ def fill_empty_weights(model: ov.Model) -> PassReport:
                 f"{product.get_friendly_name()} multiplies over no channels, which OpenVINO can't compute; "
                 "run this model with transformers"
             )
-    return PassReport("FillEmptyWeights", tuple(changed))
+    return TransformReport("FillEmptyWeights", tuple(changed))

@@ -1,0 +1,180 @@
+"""What a folder says of the head in it: its kind, and what it reads of the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from ovspec_models.folder.json_file import read_json
+from ovspec_models.folder.shown import shown
+from ovspec_models.folder.sparse_verify import is_int
+
+# Kinds by a name in the architecture of config.json, or in the options that optimum-intel writes into IR; the
+# first that matches counts.
+_KINDS = ("eagle3", "dflash2", "dflash", "medusa", "hydra", "mtp", "eagle")
+#: Kinds whose published config.json has no sizes; they are read from the weights.
+_SIZES_IN_WEIGHTS = ("medusa", "hydra")
+_TAIL_BYTES = 1 << 16
+_MOST = 2**31 - 1
+_AGAIN = "get the head again"
+#: An MTP module as optimum-intel 2.2 writes it, into the folder of its target.
+MTP_IR = "openvino_mtp_model.xml"
+#: Keys of config.json that `ovspec export` adds.
+TARGET_LAYERS, TARGET_SIZE, OWN_EMBEDDING = "target_num_layers", "target_hidden_size", "own_embedding"
+BOUNDARIES = "eagle_aux_hidden_state_layer_ids"
+_DFLASH = "dflash_config"
+# Numbers of modules in the config.json of targets, Qwen's and DeepSeek's.
+_MTP_MODULES = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
+
+
+def head_kind(folder: str | Path) -> str | None:
+    """The kind of head that a folder holds, `None` for anything else, e.g. a draft model."""
+    path = Path(folder)
+    if (path / MTP_IR).is_file():
+        return "mtp"
+    architectures = _config(path).get("architectures")
+    said = str(architectures[0]).lower() if isinstance(architectures, list) and architectures else ""
+    # Published Medusa and Hydra heads name no architecture.
+    said += " ".join(kind for kind in _SIZES_IN_WEIGHTS if f"{kind}_num_heads" in _config(path))
+    xml = path / "openvino_model.xml"
+    if xml.is_file():
+        with xml.open("rb") as file:
+            file.seek(max(0, xml.stat().st_size - _TAIL_BYTES))
+            tail = file.read()
+        said += " ".join(kind for kind in _KINDS if f"<{kind}_mode".encode() in tail)
+    return next((kind for kind in _KINDS if kind in said), None)
+
+
+def checkpoint_kind(folder: str | Path) -> str | None:
+    """The kind of head that a checkpoint holds, which may be one beside a target's own layers."""
+    config = _config(Path(folder))
+    return head_kind(folder) or ("mtp" if any(config.get(name) for name in _MTP_MODULES) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadInfo:
+    """What config.json says of a head.
+
+    Attributes:
+        folder: of the head.
+        kind: as `head_kind`.
+        boundaries: of the target, whose states it reads; `None`: those that are usual for its kind.
+        target_layers: layers of the target that it was made for; 0: unknown.
+        target_hidden_size: of that target; 0: its checkpoint does not say it.
+        vocab_size: of that target; likewise.
+        own_embedding: whether it has an embedding of its own, and does not share the target's.
+        block: of a head that drafts blocks, their tokens, the one before the draft counted, and the id that
+            stands for a token to come; else `None`.
+    """
+
+    folder: Path
+    kind: str
+    boundaries: tuple[int, ...] | None
+    target_layers: int
+    target_hidden_size: int
+    vocab_size: int
+    own_embedding: bool
+    block: tuple[int, int] | None = None
+
+    @classmethod
+    def read(cls, folder: str | Path) -> HeadInfo:
+        """Read config.json of a folder whose `head_kind` is one.
+
+        Raises:
+            ValueError: the folder holds no head, or its config.json can't be used.
+        """
+        path = Path(folder)
+        kind, config = checkpoint_kind(path), _config(path)
+        if kind is None:
+            raise ValueError(f"'{path}' holds no head")
+        hidden = config.get("hidden_size")
+        return cls(
+            folder=path,
+            kind=kind,
+            boundaries=boundaries_of(config),
+            target_layers=_layers(path, config),
+            target_hidden_size=_number(path, TARGET_SIZE, config.get(TARGET_SIZE) or hidden, kind),
+            vocab_size=_number(path, "vocab_size", config.get("vocab_size"), kind),
+            own_embedding=bool(config.get(OWN_EMBEDDING, False)),
+            block=_block(path, config) if kind == "dflash" else None,
+        )
+
+    def check_target(self, hidden_size: int, layers: int, vocab_size: int) -> None:
+        """Refuse a target that the head was not made for.
+
+        Raises:
+            ValueError: it names what differs.
+        """
+        pairs = (
+            ("hidden size", self.target_hidden_size or hidden_size, hidden_size),
+            ("vocabulary", self.vocab_size or vocab_size, vocab_size),
+            ("number of layers", self.target_layers or layers, layers),
+        )
+        for name, made_for, found in pairs:
+            if made_for != found:
+                raise ValueError(
+                    f"'{self.folder}' is a head for another target: its {name} is {made_for}, this target's "
+                    f"{found}; take the head that was trained for this target"
+                )
+
+
+def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
+    """The boundaries that a head's config.json names, if it names any."""
+    if BOUNDARIES in config:
+        ids = config[BOUNDARIES]
+    else:
+        # Here a number means the output of that layer, and so the boundary after it.
+        outputs = _nested(config, "eagle_config").get(BOUNDARIES)
+        outputs = outputs or _nested(config, _DFLASH).get("target_layer_ids")
+        ids = [number + 1 for number in outputs] if _are_numbers(outputs) else outputs
+    if not ids:
+        return None
+    if not _are_numbers(ids):
+        raise ValueError(f"the layers of the target that the head reads are {shown(ids)}, expected numbers")
+    return tuple(ids)
+
+
+def _are_numbers(values: object) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(is_int(value) and 0 <= value < _MOST for value in values)
+
+
+def _layers(folder: Path, config: dict[str, Any]) -> int:
+    name = TARGET_LAYERS if config.get(TARGET_LAYERS) else "num_target_layers"
+    return _number(folder, name, config.get(name), "") if config.get(name) else 0
+
+
+def _block(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
+    said = {**config, **_nested(config, _DFLASH)}
+    size, token = said.get("block_size"), said.get("mask_token_id")
+    if not is_int(size) or size < 2 or not is_int(token) or token < 0:
+        raise ValueError(
+            f"{folder / 'config.json'}: block_size is {shown(size)} and mask_token_id {shown(token)}, "
+            "expected at least 2 and a token; get the head again"
+        )
+    return int(size), int(token)
+
+
+def _nested(config: dict[str, Any], name: str) -> dict[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        return with_layer_sizes(read_json(folder / "config.json", _AGAIN))
+    except ValueError:
+        return {}  # `ModelInfo.read` says what is wrong
+
+
+def with_layer_sizes(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json with the sizes of the head's layers, which may lie in an object of their own."""
+    return {**_nested(config, "text_config"), **_nested(config, "transformer_layer_config"), **config}
+
+
+def _number(folder: Path, name: str, value: object, kind: str) -> int:
+    if value is None and kind in _SIZES_IN_WEIGHTS:
+        return 0
+    if not is_int(value) or not 1 <= value <= _MOST:
+        raise ValueError(f"{folder / 'config.json'}: {name} is {shown(value)}, expected a positive integer")
+    return value

@@ -1,0 +1,93 @@
+"""A user's texts, one JSON value per line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ovspec_models.folder.shown import cut
+
+TEXT_KEYS = ("text", "prompt", "question")
+
+
+def read_texts(path: Path, option: str = "--data") -> list[str]:
+    """Texts of a JSONL file: every line is a string, or an object with `text`, `prompt` or `question`.
+
+    Args:
+        option: what it was given for, for messages.
+
+    Raises:
+        ValueError: the file can't be read, a line is neither, or there is no text at all; it names the line.
+    """
+    return [text for _, text in numbered_texts(f"{option} {path}", path.read_bytes, TEXT_KEYS)]
+
+
+def numbered_texts(what: str, read: Callable[[], bytes], keys: Sequence[str]) -> list[tuple[int, str]]:
+    """The text of each line, a JSON string or an object with one of the keys, and its number from 1.
+
+    Raises:
+        ValueError: as `json_lines`, a line holds no text, or there is no line; it names the line.
+    """
+    expected = f"expected a JSON string, or an object with a text as its {' or '.join(map(json.dumps, keys))}"
+    texts = [
+        (number, _text(f"{what}: line {number}", value, keys, expected))
+        for number, value in json_lines(what, read)
+    ]
+    if not texts:
+        raise ValueError(f"{what} holds no text; {expected} in every line")
+    return texts
+
+
+def read_utf8(what: str, read: Callable[[], str]) -> str:
+    """What `read` returns; `what` is read, for messages.
+
+    Raises:
+        ValueError: it can't be read, or is not UTF-8.
+    """
+    try:
+        return read()
+    except OSError as error:
+        raise ValueError(f"{what}: {error.strerror}; give a file that can be read") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what} is not UTF-8 ({error}); convert it") from error
+
+
+def numbered_lines(what: str, read: Callable[[], str]) -> list[tuple[int, str]]:
+    """The lines that are not blank, with their numbers from 1; as `read_utf8`.
+
+    str.splitlines would cut a JSON value at U+2028 and similar characters.
+    """
+    lines = enumerate(read_utf8(what, read).split("\n"), 1)
+    return [(number, line) for number, line in lines if line.strip()]
+
+
+def json_lines(what: str, read: Callable[[], bytes]) -> list[tuple[int, Any]]:
+    """As `numbered_lines`, the value of each line; what `read` gives may begin with a byte order mark.
+
+    Raises:
+        ValueError: as `read_utf8`, or a line is no JSON; it names the line.
+    """
+    return [
+        (number, _value(f"{what}: line {number}", line))
+        for number, line in numbered_lines(what, lambda: read().decode("utf-8-sig"))
+    ]
+
+
+def _value(place: str, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:  # too many digits, or too deep
+        raise ValueError(f"{place} is no JSON ({error}); correct or remove it") from None
+
+
+def _text(place: str, value: Any, keys: Sequence[str], expected: str) -> str:
+    found = next((value[key] for key in keys if key in value), None) if isinstance(value, dict) else value
+    if not isinstance(found, str) or not found.strip():
+        raise ValueError(f"{place} holds no text: {cut(json.dumps(value))}; {expected}")
+    try:
+        found.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{place} is no valid text ({error.reason}); correct its escapes") from error
+    return found

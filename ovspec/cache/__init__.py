@@ -1,0 +1,1 @@
+"""Blocks of keys and values, their memory and who holds them."""

@@ -1,0 +1,1 @@
+"""`ovspec bench`."""

@@ -1,0 +1,1 @@
+"""What OpenVINO and the machine offer: devices, properties, memory."""

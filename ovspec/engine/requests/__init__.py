@@ -1,0 +1,1 @@
+"""One request of the engine: what it asks for, and its state."""

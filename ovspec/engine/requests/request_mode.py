@@ -1,0 +1,55 @@
+"""How a request's drafts are verified, with what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ovspec.engine.requests.schedules import Schedules
+from ovspec.generation.provisional import COMMIT_INTERVALS
+from ovspec.modes.commit_verify import CommitVerify
+from ovspec.modes.verify_mode import VerifyMode, budget_scales, calibrated_mode, sparse_part
+from ovspec_models import OvspecConfig
+from ovspec_models.folder.sparse_verify import SparseVerify
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMode:
+    """A mode of verification.
+
+    Attributes:
+        verify: the mode, calibrated values filled in.
+        sparse: its sparse verification; `None`: dense.
+        budget_scales: multiples of the sparse budget that a schedule may choose from.
+        commit_intervals: numbers of provisional tokens after which a commit may come; () without commits.
+        schedules: what they have learned holds for one mode.
+    """
+
+    verify: VerifyMode
+    sparse: SparseVerify | None
+    budget_scales: tuple[float, ...]
+    commit_intervals: tuple[int, ...]
+    schedules: Schedules = field(compare=False)
+
+    @classmethod
+    def of(cls, given: VerifyMode, config: OvspecConfig | None) -> RequestMode:
+        """The mode that a user gave, completed by the model's calibration."""
+        verify = calibrated_mode(given, config)
+        intervals: tuple[int, ...] = ()
+        if isinstance(verify, CommitVerify):
+            intervals = (verify.interval,) if verify.interval else COMMIT_INTERVALS
+        return cls(verify, sparse_part(verify), budget_scales(given), intervals, Schedules(bool(intervals)))
+
+    @property
+    def commits(self) -> bool:
+        """Whether tokens are provisional until a dense pass has confirmed them."""
+        return bool(self.commit_intervals)
+
+    @property
+    def interval(self) -> int | None:
+        """The user's number of provisional tokens before a commit; `None` adapts it."""
+        return self.verify.interval if isinstance(self.verify, CommitVerify) else None
+
+    @property
+    def only_attention(self) -> bool:
+        """Whether reading all of the context makes the mode dense."""
+        return self.sparse is None or self.sparse.parts == ("attention",)

@@ -1,0 +1,1 @@
+"""Verification of drafts: what is accepted, kept and committed."""

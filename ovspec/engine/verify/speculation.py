@@ -1,0 +1,248 @@
+"""One step: draft, verify beside chunks of prompts, accept, commit, roll back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ovspec.devices.clock import microseconds
+from ovspec.drafters.drafter import Drafter, Proposal
+from ovspec.engine.requests.request import Writer
+from ovspec.engine.requests.request_state import RequestState, count_pass
+from ovspec.engine.requests.request_step import RequestStep, Step
+from ovspec.engine.verify.accept import accept, accept_tree, next_token
+from ovspec.engine.verify.commit import commit, is_due, take_provisional
+from ovspec.engine.verify.verifier import Draft, Verification, Verifier
+from ovspec.errors import InvalidValueError
+from ovspec.modes.commit_verify import MAX_INTERVAL
+from ovspec.modes.row_limits import DENSE, MAX_NUM_ASSISTANT_TOKENS
+from ovspec.passes.tables import Rows
+from ovspec.runner.model_runner import ModelRunner
+from ovspec.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of a prompt that a pass reads.
+
+    Attributes:
+        state: of the request.
+        tokens: how many of its unread tokens, from the first.
+    """
+
+    state: RequestState
+    tokens: int
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is the last chunk of a new prompt, which yields the first token."""
+        sequence = self.state.sequence
+        return sequence.target.length + self.tokens == len(sequence.tokens)
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the pass."""
+        sequence, begin = self.state.sequence, self.state.sequence.target.length
+        tokens = np.array(sequence.tokens[begin : begin + self.tokens], np.int64)
+        return Rows(
+            sequence.target,
+            tokens,
+            sampled=self.tokens if self.state.wants_prompt_logprobs else int(self.ends),
+            text_length=len(sequence.tokens),
+            # What a preempted request had written is read again as it was written.
+            is_prompt=begin < sequence.prompt_length,
+        )
+
+
+class Speculation:
+    """Advances requests by one pass, and by dense ones where provisional tokens are due.
+
+    Args:
+        target: the model whose output is generated.
+        drafter: proposes tokens; without one every step is plain decoding.
+    """
+
+    def __init__(self, target: ModelRunner, drafter: Drafter | None) -> None:
+        self.verifier = Verifier(target, drafter)
+        self.drafter = drafter
+
+    def step(self, requests: list[RequestStep], chunks: SequenceOf[Chunk], most_draft: int | None) -> Step:
+        """Advance every request. Between steps the cache holds all tokens but the last of each sequence.
+
+        Args:
+            requests: whose prompts are read, planned.
+            chunks: of prompts, read in the same pass.
+            most_draft: draft tokens of a request that the cache has room for; `None`: any number.
+        """
+        step = Step(requests)
+        self._draft(step, most_draft)
+        last = [chunk.ends for chunk in chunks]
+        found, drafts = self._verify(requests, chunks)
+        step.verify_duration = found.stats.duration
+        started = microseconds()
+        count_pass(found.stats, [request.state for request in requests], [chunk.state for chunk in chunks])
+        for index, (request, draft) in enumerate(zip(requests, drafts, strict=True)):
+            state, own = request.state, found.parts[index]
+            nodes, following = list[int](), None
+            if state.request.blocks_read:
+                state.output.blocks_read = found.result.blocks_read(index)
+            with state.faults():
+                nodes, following = self._take(request, own.logits, draft.limits == DENSE)
+                self.verifier.show(state.sequence, own, nodes)
+            request.count_draft(len(nodes), following)
+        for chunk, own, ends in zip(chunks, found.parts[len(requests) :], last, strict=True):
+            with chunk.state.faults():
+                self.verifier.show(chunk.state.sequence, own, ())
+                chunk.state.take_prompt(own.begin, own.logits)
+                if ends:
+                    token = next_token(chunk.state.sequence, own.logits[-1])
+                    chunk.state.emit([token], ["target"], own.logits[-1:], [0])
+        step.sampling_duration = microseconds() - started
+        due = [r for r in requests if not r.state.ended and is_due(r.state, r.plan.commit_interval)]
+        if due:
+            step.commit_duration = commit(self.verifier, due)
+        return step
+
+    def _verify(
+        self, requests: SequenceOf[RequestStep], chunks: SequenceOf[Chunk]
+    ) -> tuple[Verification, list[Draft]]:
+        """One pass over all drafts, and over chunks of prompts."""
+        drafts = []
+        for request in requests:
+            sequence, proposal = request.state.sequence, request.proposal
+            context = len(sequence.tokens) + len(proposal.tokens)
+            limits = self.verifier.limits(request.state.mode.sparse, context, request.plan.budget_scale)
+            drafts.append(Draft(sequence, proposal.tokens, limits, proposal.parents))
+        return self.verifier.verify(drafts, [chunk.rows for chunk in chunks]), drafts
+
+    def _draft(self, step: Step, most_draft: int | None) -> None:
+        """What a request's grammar forces is its draft; the drafter is asked for the others'."""
+        requests, counts = step.requests, list[int]()
+        for request in requests:
+            self._force(request, most_draft)
+            asked = 0 if request.forced else request.plan.num_assistant_tokens
+            counts.append(max(0, min(asked, self.room(request.state, most_draft))) if asked else 0)
+        if self.drafter is None or not any(counts):
+            return
+        started = microseconds()
+        asks = [
+            None if (ask := request.plan.model) is None else ask._replace(tokens=min(ask.tokens, count))
+            for request, count in zip(requests, counts, strict=True)
+        ]
+        proposals = self.drafter.propose([request.state.sequence for request in requests], counts, asks)
+        for request, proposal in zip(requests, proposals, strict=True):
+            if request.forced:
+                continue
+            request.proposal = proposal
+            with request.state.faults():
+                proposal.cut(request.state.sequence)
+        drop_unlikely(requests)
+        step.draft_duration = microseconds() - started
+        step.draft_model_duration = self.drafter.last_duration
+
+    def _force(self, request: RequestStep, most_draft: int | None) -> None:
+        """Draft what the request's grammar leaves no choice about, which costs nothing."""
+        state = request.state
+        constraint = state.sequence.processor.constraint
+        if constraint is None:
+            return
+        room = min(self._most(state, most_draft), state.sequence.remaining - 1, MAX_NUM_ASSISTANT_TOKENS)
+        with state.faults():
+            request.proposal.tokens = constraint.forced()[: max(0, room)]
+            request.forced = bool(request.proposal.tokens)
+
+    def check_trees(self, levels: int) -> None:
+        """Refuse draft trees of so many levels, if there are any.
+
+        Raises:
+            InvalidValueError: nobody can draft or verify them; it says why.
+        """
+        if not levels or self.drafter is None:
+            return
+        if reason := self.drafter.why_no_trees:
+            raise InvalidValueError(
+                f"tree_depth={levels}: drafter {self.drafter.name!r} can't draft trees: {reason}; leave it "
+                "out, or take a draft model or a head"
+            )
+        if reason := self.verifier.target.why_no_trees:
+            raise InvalidValueError(f"tree_depth={levels}: the target can't verify trees: {reason}")
+
+    def reads_all(self, state: RequestState) -> bool:
+        """Whether the next pass reads all of a request's context, as its budget is configured."""
+        return self.verifier.limits(state.mode.sparse, len(state.sequence.tokens)) == DENSE
+
+    def room(self, state: RequestState, most_draft: int | None) -> int:
+        """Largest useful draft of the drafter; the pass itself yields one more token.
+
+        Args:
+            state: of the request.
+            most_draft: as of `step`.
+        """
+        settings, limits = state.sequence.settings, [self._most(state, most_draft)]
+        if settings.num_assistant_tokens_schedule == "auto" and state.request.schedule is None:
+            limits.append(settings.num_assistant_tokens)
+        return min(limits)
+
+    def _most(self, state: RequestState, most_draft: int | None) -> int:
+        """Draft tokens that a pass has room for, whoever drafts them."""
+        sequence, long_rope = state.sequence, self.verifier.target.long_rope
+        limits = [sequence.remaining - 1]
+        if sequence.settings.tree_depth and sequence.remaining > 1:
+            limits = [MAX_NUM_ASSISTANT_TOKENS]  # the drafter bounds the depth
+        if most_draft is not None:
+            limits.append(most_draft)
+        if long_rope and (room := long_rope.room(len(sequence.tokens))) is not None:
+            limits.append(room)
+        if state.mode.commits:  # at most what one commit can verify
+            limits.append(MAX_INTERVAL - 1 - len(sequence.provisional))
+        return min(limits)
+
+    def _take(self, request: RequestStep, logits: NDArray[np.float32], dense: bool) -> tuple[list[int], int]:
+        """Accept what verification lets stand, as final tokens or as provisional ones.
+
+        Returns:
+            The accepted nodes, and the target's token behind them.
+        """
+        state, proposal = request.state, request.proposal
+        sequence, parents = state.sequence, proposal.parents
+        if parents is None:
+            accepted = accept(sequence, proposal, logits)
+            nodes, last = list(range(accepted.n)), accepted.next_token
+        else:
+            path = accept_tree(sequence, proposal, parents, logits)
+            self.verifier.keep(sequence, path.nodes)
+            nodes, last = path.nodes, path.next_token
+        tokens = [*(proposal.tokens[node] for node in nodes), last]
+        whole = _ends_draft(nodes, proposal)
+        writers: list[Writer] = ["draft" for _ in nodes]
+        writers.append("target" if whole else "corrected")
+        if state.mode.commits and not (dense and not sequence.provisional):
+            take_provisional(state, tokens, writers)
+        else:
+            state.emit(tokens, writers, logits, [0, *(node + 1 for node in nodes)])
+        return nodes, last
+
+
+def drop_unlikely(requests: SequenceOf[RequestStep]) -> None:
+    """Drop tokens that the schedules do not verify; the drafts of one schedule are judged together."""
+    drafted: dict[Schedule, list[float]] = {}
+    for request in requests:
+        proposal, schedule = request.proposal, request.state.schedule
+        if proposal.match and proposal.tokens:
+            proposal.confidences = schedule.likely(proposal.match, len(proposal.tokens))
+        drafted.setdefault(schedule, []).extend(proposal.confidences or ())
+    for request in requests:
+        if request.proposal.confidences:
+            schedule = request.state.schedule
+            request.proposal.drop_unlikely(schedule.least_confidence(drafted[schedule]))
+
+
+def _ends_draft(nodes: list[int], proposal: Proposal) -> bool:
+    """Whether the accepted path goes to the end of a draft, so that no draft token was rejected after it."""
+    last = nodes[-1] if nodes else -1
+    if proposal.parents is None:
+        return last == len(proposal.tokens) - 1
+    return last not in proposal.parents

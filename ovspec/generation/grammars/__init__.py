@@ -1,0 +1,1 @@
+"""What structured output allows: JSON schemas, EBNF, tags, as grammars."""

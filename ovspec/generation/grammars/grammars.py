@@ -1,0 +1,107 @@
+"""Grammars, made ready for a model's tokens."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import openvino_genai
+
+from ovspec.errors import InvalidValueError
+from ovspec.generation.grammars.grammar import Grammar
+from ovspec.generation.grammars.token_bytes import TokenBytes
+from ovspec.sampling.constraint import Constraint, first_line
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_KEPT = 64
+
+
+class Grammars:
+    """Makes constraints of grammars; any thread may ask.
+
+    What a grammar's first use takes, milliseconds to a second, is spent once for all requests that have it.
+
+    Args:
+        tokenizer: of the model.
+        vocab_size: of the model; a tokenizer may have fewer tokens.
+        stop_token_ids: end-of-sequence tokens of the model.
+    """
+
+    def __init__(
+        self, tokenizer: openvino_genai.Tokenizer, vocab_size: int, stop_token_ids: Sequence[int]
+    ) -> None:
+        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._stops = [token for token in stop_token_ids if token < vocab_size]
+        self._ready: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def constraint(self, grammar: Grammar) -> Constraint:
+        """A grammar at its beginning.
+
+        Raises:
+            InvalidValueError: it is none, nothing satisfies it, or the model's tokens can't be constrained.
+        """
+        with self._lock:
+            matcher = self._ready.get(grammar.text)
+        if matcher is None:
+            matcher = self._made(grammar)  # without the lock: others need not wait for it
+        with self._lock:
+            self._ready[grammar.text] = matcher
+            self._ready.move_to_end(grammar.text)
+            if len(self._ready) > _KEPT:
+                self._ready.popitem(last=False)
+            return Constraint(matcher.deep_copy(), self._vocab_size, self._stops)
+
+    def _made(self, grammar: Grammar) -> LLMatcher:
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._tokens, grammar.text, log_level=0)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # what nothing satisfies is found here
+        if not matcher.is_error():
+            return matcher
+        reason = first_line(matcher.get_error())
+        if reason == "NoExtensionBias":
+            reason = "nothing satisfies it"
+        raise InvalidValueError(f"{grammar.field}: {reason}")
+
+    @cached_property
+    def _tokens(self) -> LLTokenizer:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        found = TokenBytes.of(self._tokenizer)
+        if found is None or not self._stops:
+            what = (
+                "its tokens have no bytes of their own"
+                if found is None
+                else "it has no end-of-sequence token"
+            )
+            raise InvalidValueError(f"structured output: this model's tokenizer can't be constrained: {what}")
+        wrapped = TokenizerWrapper(_Wrapped(self._tokenizer, found.table[: self._vocab_size], self._stops[0]))
+        return LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=self._stops)
+
+
+class _Wrapped:
+    """A tokenizer as llguidance asks for it."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: openvino_genai.Tokenizer, table: Sequence[bytes], stop: int) -> None:
+        self._tokenizer, self.eos_token_id = tokenizer, stop
+        self.special_token_ids = [token for token, data in enumerate(table) if not data]
+        names = dict.fromkeys(self.special_token_ids, b"")
+        for token in self.special_token_ids:
+            names[token] = str(tokenizer.decode([token], skip_special_tokens=False)).encode()
+        self.tokens = [data or names[token] for token, data in enumerate(table)]
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        text = text.decode() if isinstance(text, bytes) else text
+        ids = self._tokenizer.encode(text, add_special_tokens=False).input_ids.data
+        found: list[int] = np.array(ids).reshape(-1).tolist()
+        return found

@@ -1,0 +1,1 @@
+"""A model's graph: transformed, compiled, kept in CACHE_DIR."""

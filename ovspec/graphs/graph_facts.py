@@ -1,0 +1,65 @@
+"""Facts about a transformed graph that a runner needs in addition to the compiled model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import openvino as ov
+
+from ovspec.graphs.identity import StockProducts
+from ovspec_transforms import FfnLayer, MoELayer, TransformReport, moe_layers
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """Facts about one graph; CACHE_DIR stores them with the compiled model.
+
+    Attributes:
+        rope_limit: length of text up to which the short rotary frequencies apply; `None`: no long ones.
+        stock_products: products with weights that OpenVINO computes.
+        anchors: of every layer that stock operations make sparse, ascending.
+    """
+
+    reports: tuple[TransformReport, ...]
+    rope_limit: int | None
+    expert_layers: tuple[MoELayer, ...]
+    ffn_layers: tuple[FfnLayer, ...]
+    stock_products: StockProducts = field(default_factory=StockProducts)
+    anchors: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        model: ov.Model,
+        reports: Sequence[TransformReport],
+        rope_limit: int | None,
+        mlps: Sequence[FfnLayer],
+    ) -> GraphFacts:
+        """Read a graph after its transforms; `mlps` are those that it had before."""
+        return cls(tuple(reports), rope_limit, tuple(moe_layers(model)), tuple(mlps))
+
+    def behind(self, model: ov.Model, late: Sequence[TransformReport]) -> GraphFacts:
+        """The facts of the same graph after its last transforms."""
+        reports = (*self.reports, *late)
+        return replace(self, reports=reports, stock_products=StockProducts.of(model, reports))
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> GraphFacts:
+        """Facts that were written as JSON by their `asdict`.
+
+        Raises:
+            KeyError, TypeError: the object is not of this form.
+        """
+        return cls(
+            tuple(
+                TransformReport(report["name"], tuple(report["changed"]), tuple(report["left"]))
+                for report in body["reports"]
+            ),
+            body["rope_limit"],
+            tuple(MoELayer(**layer) for layer in body["expert_layers"]),
+            tuple(FfnLayer(**layer) for layer in body["ffn_layers"]),
+            StockProducts(**body["stock_products"]),
+            tuple(body["anchors"]),
+        )

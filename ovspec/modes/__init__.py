@@ -1,0 +1,1 @@
+"""Dense, sparse and committed verification as settings."""

@@ -1,0 +1,1 @@
+"""Which operation computes what, and the settings of each."""

@@ -1,0 +1,1 @@
+"""What one pass reads and gives: rows, tables, results."""

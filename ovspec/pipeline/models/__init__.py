@@ -1,0 +1,1 @@
+"""The models of a pipeline: target, draft model, head."""

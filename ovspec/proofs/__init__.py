@@ -1,0 +1,1 @@
+"""Checks of what ovspec promises, on the user's model and machine."""

@@ -1,0 +1,142 @@
+"""Cached prefixes in files: keys and values of a text, for a later start with the same model."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+
+import ovspec_ops
+from ovspec.cache.cache import CachedSequence
+from ovspec.devices.devices import processor
+from ovspec.devices.properties import precision_name
+from ovspec.graphs.checksums import checksum
+from ovspec.graphs.model_identity import identity
+from ovspec.runner.model_runner import ModelRunner
+from ovspec.runner.prefix_file import PrefixFile
+
+# Properties of a compiled model that change what it computes, where the device has them.
+_ARITHMETIC = (
+    *("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT", "DYNAMIC_QUANTIZATION_GROUP_SIZE"),
+    *("CPU_DENORMALS_OPTIMIZATION", "CPU_SPARSE_WEIGHTS_DECOMPRESSION_RATE", "ENABLE_TENSOR_PARALLEL"),
+)
+# Given properties that are no part of the identity: a place, and what has a part of its own.
+_OWN_PART = ("CACHE_DIR", "INFERENCE_NUM_THREADS", *_ARITHMETIC)
+
+
+def save_prefix(path: Path, folder: Path, runner: ModelRunner, tokens: Sequence[int]) -> int:
+    """Write what the cache holds of a text to a safetensors file.
+
+    Args:
+        runner: no pass of it may run.
+
+    Returns:
+        Tokens that the file holds, whole blocks of them.
+
+    Raises:
+        ValueError: not one whole block of the text is cached, or it takes more to go on behind a text.
+        OSError: the file can't be written.
+    """
+    _check_cache(path, runner)
+    sequence = CachedSequence()
+    try:
+        # The last token of a text is never taken from a cache.
+        found = runner.share(sequence, [*tokens, 0])
+        if not found:
+            raise ValueError(
+                f"{path}: nothing to save: the text has {len(tokens)} tokens, a block {runner.block_size}"
+            )
+        blocks = {spec.name: runner.cache.read(spec.name, sequence.table) for spec in runner.cache.specs}
+        made_with, held = _identity(folder, runner), np.array(tokens[:found], np.int64)
+        PrefixFile(held, blocks, sequence.long_rope, made_with).write(path)
+    finally:
+        runner.release(sequence)
+    return found
+
+
+def load_prefix(path: Path, folder: Path, runner: ModelRunner) -> int:
+    """Read a file of `save_prefix` into the cache; nothing is changed where it can't be used.
+
+    Args:
+        runner: no pass of it may run.
+
+    Returns:
+        Tokens that prompts may now begin with.
+
+    Raises:
+        ValueError: a file that can't be read, is damaged, or belongs to another model, setting, machine or
+            version; as `save_prefix`.
+    """
+    _check_cache(path, runner)
+    file, specs = PrefixFile.read(path), runner.cache.specs
+    sizes = {spec.name: math.prod(spec.block_shape) * int(spec.element_type.size) for spec in specs}
+    file.check(path, _identity(folder, runner), sizes, runner.block_size)
+    length, sequence = len(file.tokens), CachedSequence(long_rope=file.long_rope)
+    blocks, spare = runner.blocks.missing(sequence, length), runner.blocks.spare
+    if blocks > min(runner.blocks.max_cached, blocks if spare is None else spare):
+        raise ValueError(
+            f"{path} has {length} tokens, more than the prefix cache keeps: raise cache_size, or shorten the "
+            "text"
+        )
+    runner.cache.ensure(runner.blocks.required([(sequence, length)]))
+    try:
+        runner.blocks.reserve(sequence, length)
+        for spec in specs:
+            runner.cache.write(spec.name, sequence.table, file.blocks[spec.name])
+        sequence.length = length
+        runner.publish(sequence, file.tokens.tolist())
+    finally:
+        runner.release(sequence)
+    return length
+
+
+def _check_cache(path: Path, runner: ModelRunner) -> None:
+    if runner.recurrent:
+        raise ValueError(
+            f"{path}: a prefix cache holds keys and values, and this model's layers of linear attention have "
+            "none; leave it out"
+        )
+
+
+def _identity(folder: Path, runner: ModelRunner) -> dict[str, str]:
+    """All that keys and values depend on beside the tokens, a text per part.
+
+    A norm's or a softmax's kernel is OpenVINO's, chosen by the processor, also where our operations compute
+    all products. How OpenVINO's own products are split among threads changes their sums.
+    """
+    backends = runner.backends
+    specs = [(spec.name, spec.element_type.get_type_name(), spec.block_shape) for spec in runner.cache.specs]
+    given = {name: str(value) for name, value in backends.properties.items() if name not in _OWN_PART}
+    return {
+        **identity(folder),
+        # By content, not by times of files: the file may come from another machine.
+        "ovspec": version("ovspec"),
+        "native library": checksum(ovspec_ops.extension_path()),
+        "instruction set": ovspec_ops.active_isa() if backends.native else "none of ovspec's",
+        "processor": processor(backends.device),
+        "number of threads": _threads(runner),
+        **{name: precision_name(value) for name, value in _arithmetic(runner.compiled).items()},
+        **{name: _text(value) for name, value in backends.graph.items()},
+        **given,
+        "prefill": str(runner.attention.prefill or "dense"),
+        "cache layout": json.dumps(specs),
+    }
+
+
+def _arithmetic(compiled: ov.CompiledModel) -> dict[str, object]:
+    known = set(compiled.get_property("SUPPORTED_PROPERTIES"))
+    return {name: compiled.get_property(name) for name in _ARITHMETIC if name in known}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+
+
+def _threads(runner: ModelRunner) -> str:
+    """The number of threads where sums depend on it: in OpenVINO's own products and attention."""
+    return str(runner.compiled.get_property("INFERENCE_NUM_THREADS")) if runner.identity_breakers else "any"

@@ -1,1 +1,0 @@
-"""One compiled paged model: graph, caches, input tables, the pass itself."""

@@ -1,0 +1,1 @@
+"""What clients get: pieces of an answer, and the objects that carry them."""

@@ -1,0 +1,107 @@
+"""Messages of a chat, as clients send them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ovspec.serve.requests.strict_body import Off, OffList, StrictBody, Text
+from ovspec.serve.requests.tool_fields import ToolName
+
+MAX_MESSAGES = 4096
+MAX_PARTS = 4096
+
+
+class TextPart(StrictBody):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: Text
+    cache_control: dict[str, Any] | None = None
+
+
+def _json(value: str) -> str:
+    try:
+        json.loads(value or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is no JSON ({error}); send the arguments as they came") from None
+    return value
+
+
+Arguments = Annotated[Text, AfterValidator(_json)]
+
+
+class CalledFunction(StrictBody):
+    """A function that was called, with its arguments as JSON in a text."""
+
+    name: ToolName
+    arguments: Arguments = "{}"
+
+
+class CalledTool(StrictBody):
+    """A call of an earlier answer."""
+
+    id: Text
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None
+
+
+class Message(StrictBody):
+    """A message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_PARTS)] | None = None
+    type: Literal["message"] | None = None
+    name: Text | None = None
+    cache_control: dict[str, Any] | None = None
+    reasoning_content: Text | None = None
+    refusal: Off = None
+    annotations: OffList = None
+    audio: Off = None
+    tool_calls: Annotated[list[CalledTool], Field(max_length=MAX_PARTS)] | None = None
+    tool_call_id: Text | None = None
+    function_call: Off = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Message:
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError(f"a message of role {self.role} has no content; give some text")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise ValueError("a message of role tool has no tool_call_id; say which call it answers")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The content as text; several parts are lines."""
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        return "\n".join(part.text for part in self.content)
+
+    @property
+    def templated(self) -> dict[str, Any]:
+        """The message as chat templates take it."""
+        found: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": self.text,
+        }
+        for name in ("name", "tool_call_id", "reasoning_content"):
+            if (value := getattr(self, name)) is not None:
+                found[name] = value
+        if self.reasoning_content is not None:
+            found["thinking"] = self.reasoning_content  # its name in GPT-OSS's template
+        if self.tool_calls:
+            found["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {
+                        "name": call.function.name,
+                        "arguments": json.loads(call.function.arguments or "{}"),
+                    },
+                }
+                for call in self.tool_calls
+            ]
+        return found

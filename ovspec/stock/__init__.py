@@ -1,0 +1,1 @@
+"""What only OpenVINO's own operations need."""

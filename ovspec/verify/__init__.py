@@ -1,1 +1,0 @@
-"""Verification modes: dense, sparse, committed."""

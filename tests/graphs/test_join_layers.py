@@ -1,0 +1,101 @@
+"""Decoder layers as one operation against the graph that they replace."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from numpy.typing import NDArray
+from ops.compare import ROUNDED_TOLERANCE
+from settings import F32
+from tiers import by_tier
+
+from ovspec.cache.cache import CachedSequence
+from ovspec.graphs.paged_graph import lower
+from ovspec.operations.attention_config import AttentionConfig
+from ovspec.passes.tables import Rows
+from ovspec.runner import model_runner
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models.shapes import get_shape
+from ovspec_models.synthetic.decoder import build_model
+from ovspec_transforms import DECODER_LAYERS
+
+SMALL: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "hidden_size": 136,
+    "intermediate_size": 264,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 24,
+    "vocab_size": 300,
+}
+
+
+def model(name: str, weight_format: str) -> ov.Model:
+    return build_model(replace(get_shape(name), **SMALL), weight_format, group_size=8)
+
+
+def logits(runner: ModelRunner) -> NDArray[np.float32]:
+    """Of a prompt behind another, and of rows that follow both."""
+    tokens = np.arange(70) * 7 % 300
+    sequences = CachedSequence(), CachedSequence()
+    found = [runner.forward([Rows(sequences[0], tokens[:45], sampled=45)]).logits.copy()]
+    found.append(runner.forward([Rows(sequences[1], tokens[3:70], sampled=2)]).logits.copy())
+    rows = [Rows(sequence, tokens[:4], sampled=4) for sequence in sequences]
+    found.append(runner.forward(rows).logits.copy())
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight_format"),
+    by_tier(
+        product(["qwen3-0.6b", "llama-3.1-8b"], ["int8", "int4", "fp16"]),
+        [("qwen3-0.6b", "int4"), ("llama-3.1-8b", "int8")],
+    ),
+)
+def test_the_layers_of_a_model(name: str, weight_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = logits(ModelRunner(model(name, weight_format), properties=F32))
+    monkeypatch.setattr(model_runner, "lower", lambda *graph, joins: lower(*graph, joins=False))
+    apart = logits(ModelRunner(model(name, weight_format), properties=F32))
+    # Rows become integers for integer weights: a value between two of them may fall to either.
+    tolerance = 2e-5 if weight_format == "fp16" else ROUNDED_TOLERANCE
+    np.testing.assert_allclose(joined, apart, rtol=0, atol=tolerance * np.abs(apart).max())
+
+
+@pytest.mark.parametrize("selects", [False, True])
+def test_no_node_of_a_layer_is_left(selects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a sparse pass too."""
+    graphs, held = list[Counter[str]](), list[tuple[int, int]]()
+    compile_paged = model_runner.compile_paged
+
+    def compiled(core: ov.Core, graph: ov.Model, *rest: Any) -> ov.CompiledModel:
+        graphs.append(Counter(node.get_type_name() for node in graph.get_ops()))
+        held.extend(weights(graph))
+        return compile_paged(core, graph, *rest)
+
+    monkeypatch.setattr(model_runner, "compile_paged", compiled)
+    attention = AttentionConfig("native", selects=True) if selects else None
+    ModelRunner(model("qwen3-0.6b", "int8"), attention=attention, properties=F32)
+    (counts,) = graphs
+    assert counts[DECODER_LAYERS] and not counts["Linear"] + counts["VerifyAttention"] + counts["CacheWrite"]
+    assert not counts["Power"] + counts["Swish"] + counts["Add"]
+    assert not counts["BlockSelect"] + counts["KeySummary"]
+    for (_, end), (begin, _) in itertools.pairwise(sorted(held)):
+        assert end <= begin, "an entry of CACHE_DIR would hold weights twice"
+
+
+def weights(graph: ov.Model) -> Iterator[tuple[int, int]]:
+    """Begin and end of the weights that each operation of layers reads."""
+    for node in graph.get_ops():
+        for port in node.inputs() if node.get_type_name() == DECODER_LAYERS else ():
+            source = port.get_source_output().get_node()
+            if source.get_type_name() == "Constant":
+                data = source.get_data()
+                yield data.ctypes.data, data.ctypes.data + data.nbytes

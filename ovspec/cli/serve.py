@@ -28,7 +28,7 @@ COMMON = (
     *("chat_template", "max_num_seqs", "properties"),
 )
 _limit_options = option_group(
-    "ServerLimits",
+    "Limits",
     default_option("--max-num-seqs", 16, "Answers made at the same time.", type=COUNT),
     default_option(
         "--max-queued",

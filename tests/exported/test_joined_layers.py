@@ -46,8 +46,8 @@ LEFT = {
     "AFMoE, no shared experts": (2, {"Linear": 1}),
     "Gemma 4": (18, {}),  # every layer reads a part of its own of each token
     "Gemma 4, experts": (7, {"MatMul": 6}),  # experts with GELU stay OpenVINO's
-    "LFM2": (4, {"MatMul": 1, "PagedCausalConv1D": 1}),
-    "LFM2-MoE": (5, {"MatMul": 1, "PagedCausalConv1D": 1}),
+    "LFM2": (3, {"MatMul": 1, "PagedCausalConv1D": 1}),
+    "LFM2-MoE": (4, {"MatMul": 1, "PagedCausalConv1D": 1}),
 }
 # Layers that GatedMLP can't take beside others that it can.
 PARTLY_GATED = ("Gemma 3n", "Gemma 4")

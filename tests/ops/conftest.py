@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tiers import by_tier
 
 from ovspec_ops import loader
 
@@ -26,7 +27,11 @@ def runnable() -> list[str]:
     return loader.available_isas() + loader.isas_for_tests()
 
 
-@pytest.fixture(params=ISAS)
+# In every run: one for each kind of integer kernel, and vectors of plain C++.
+FIRST = ("amx", "avx512vnni", "avx2vnni", "plain")
+
+
+@pytest.fixture(params=by_tier(ISAS, FIRST))
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each instruction set in turn."""
     if request.param not in runnable():

@@ -13,7 +13,8 @@ import torch
 from tiers import by_tier
 from tiny_checkpoints import TINY, random_model
 
-from ovspec_models import ModelInfo, export_model, weight_rows
+from ovspec_models import ModelInfo, export_model
+from ovspec_models.export import weight_rows
 
 convert = pytest.importorskip("optimum.exporters.openvino.convert", reason="needs ovspec[export]")
 _SIZES = {"hidden_size": 512, "intermediate_size": 1408, "vocab_size": 4096, "tie_word_embeddings": True}

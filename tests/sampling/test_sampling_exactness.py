@@ -31,9 +31,9 @@ from ovspec.drafters import (
     UserDrafter,
 )
 from ovspec.drafters.drafter import Drafter, Proposal
-from ovspec.engine import commit, speculation
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request
+from ovspec.engine.verify import commit, speculation
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
 from ovspec.generation.grammars.grammar import Grammar
 from ovspec.generation.metrics import RawPerfMetrics

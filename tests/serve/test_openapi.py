@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from serve.conftest import Served
 
-from ovspec.serve import answer_schemas as schemas
 from ovspec.serve.openapi import openapi_document
+from ovspec.serve.output import answer_schemas as schemas
 from ovspec.serve.output.response_schemas import ResponseAnswer
 
 PROMPT = {"prompt": ["Once", "Tom"], "max_tokens": 4, "logprobs": 2, "return_token_origins": True}

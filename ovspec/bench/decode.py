@@ -26,7 +26,7 @@ from ovspec.eval.in_force import SelectionInForce
 from ovspec.generation.generation_config import resolve, updated
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.modes.commit_verify import CommitVerify
-from ovspec.modes.row_limits import DENSE, ReadLimits
+from ovspec.modes.row_limits import DENSE
 from ovspec.modes.verify_mode import VerifyMode
 from ovspec_models.folder.sparse_verify import SparseVerify
 
@@ -100,11 +100,6 @@ class DecodeBench:
         check_names("--mode", self.modes, MODES)
         if "stock" in self._models():
             self.source.check_stock(f"--mode {','.join(self.modes)}")
-        if "commit" in self.modes and ReadLimits.of(self.sparse, self.context, 1) == DENSE:
-            raise ValueError(
-                f"--budget {self.sparse.budget}: covers the context of {self.context} tokens, which leaves "
-                "nothing to commit; give a smaller budget or a longer --context"
-            )
 
     @property
     def num_steps(self) -> int:
@@ -120,6 +115,12 @@ class DecodeBench:
         tick("loading the model")
         model = self.source.load(native=any(name != "stock" for name in self._models()))
         players = {name: self._player(name, model, tick) for name in self._models()}
+        if "commit" in self.modes and players["native"].runner.limits(self.sparse, self.context) == DENSE:
+            raise ValueError(
+                f"--budget {self.sparse.budget}: with the blocks' summaries no less is read than the context "
+                f"of {self.context} tokens, which leaves nothing to commit; give a smaller budget or a longer "
+                "--context"
+            )
         records: dict[str, list[DecodeRecord]] = {mode: [] for mode in self.modes}
         for turn in range(1 + self.repeat):
             for mode in rotated(self.modes, turn):

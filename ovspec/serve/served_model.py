@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,8 @@ from ovspec_models.folder.jsonl import read_utf8
 from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_transforms import last_line
 
+# Characters of JSON for a token of the context; tokenizers need two to four.
+_TOKEN_CHARACTERS = 16
 # Fields of a body that openvino_genai's configuration has too, by their names there.
 _SAME = (
     *("top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty", "ignore_eos"),
@@ -137,10 +140,15 @@ class ServedModel:
         """
         if not self.tokenizer.chat_template:
             raise ApiError(400, "this model has no chat template; use /v1/completions", "messages")
+        written = [message.templated for message in messages]
+        described = [tool.model_dump(exclude_none=True) for tool in tools or ()]
+        self._check_size("tools", described)
+        self._check_size("messages.tool_calls", [message.get("tool_calls") for message in written])
+        self._check_size("chat_template_kwargs", context)
         try:
-            history = ChatHistory([message.templated for message in messages])
+            history = ChatHistory(written)
             if tools:
-                history.set_tools([tool.model_dump(exclude_none=True) for tool in tools])
+                history.set_tools(described)
             if context:
                 history.set_extra_context(dict(context))
             return self.requests.chat_prompts.templated(
@@ -154,6 +162,20 @@ class ServedModel:
                 f"messages: the model's chat template refused them ({last_line(error)}); change the roles"
             )
             raise ApiError(400, message, "messages") from error
+
+    def _check_size(self, field: str, value: object) -> None:
+        """Refuse objects that no prompt of this model holds: templates take a second for a megabyte.
+
+        Raises:
+            ApiError: 400.
+        """
+        most, size = _TOKEN_CHARACTERS * self.max_model_len, len(json.dumps(value))
+        if size > most:
+            message = (
+                f"{field}: {size} characters of JSON, at most {most} are taken, {_TOKEN_CHARACTERS} for each "
+                f"of the {self.max_model_len} tokens of this model's context; shorten it"
+            )
+            raise ApiError(400, message, field, "context_length_exceeded")
 
     def check_length(self, num_tokens: int, max_tokens: int | None, field: str, limit_field: str) -> None:
         """Refuse a prompt that can never be answered, or an answer that is too long for it.

@@ -209,6 +209,11 @@ def test_a_call_that_is_required(served: Served, choice: Any) -> None:
             "messages",
         ),
         ({"messages": [{"role": "user", "content": None}]}, "messages"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": [31] * 10**5}}}]},
+            "tools",
+        ),
+        ({"chat_template_kwargs": {"a": [31] * 10**5}}, "chat_template_kwargs"),
     ],
 )
 def test_what_can_not_be_called_is_refused(served: Served, fields: dict[str, Any], param: str) -> None:

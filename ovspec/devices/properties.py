@@ -11,11 +11,7 @@ from ovspec.devices.devices import is_cpu, is_gpu, smallest_model
 from ovspec_transforms import last_line
 
 CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
-
-
 _SIDES = ("KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
-
-
 _CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", *_SIDES)
 
 

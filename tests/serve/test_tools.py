@@ -59,6 +59,19 @@ def parser() -> MessageParser:
     return MessageParser({"weather", "time"}, reasons=True, starts_in_reasoning=False)
 
 
+def test_a_call_that_was_shown_keeps_its_place() -> None:
+    """Arguments that turn out to be no JSON were seen by the client: the next call is another one."""
+    text = '<tool_call>{"name": "time", "arguments": {"a": 1,}}</tool_call>' + ANSWERS["hermes"][0][8:]
+    stream, got = MessageStream(parser()), dict[int, list[str]]()
+    for begin in range(0, len(text), 7):
+        for piece in stream.add(text[begin : begin + 7], begin + 7 >= len(text)):
+            if isinstance(piece, NewCall):
+                assert piece.is_first == (piece.index not in got)
+                got.setdefault(piece.index, [piece.call.id, piece.call.name, ""])[2] += piece.call.arguments
+    assert [call[1:] for call in got.values()] == [["time", '{"a": 1,}'], ["weather", WEATHER]]
+    assert [call.id for call in stream.calls] == [call[0] for call in got.values()]
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 def test_parts_whole_and_as_they_come(name: str) -> None:
     text, reasoning, content, calls = ANSWERS[name]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TransformReport:
-    """The outcome of one pass over one model.
+    """The outcome of one transformation of one model.
 
     Attributes:
         name: the transformation.

@@ -8,6 +8,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,7 @@ class HarmonyStream:
         self._parser = StreamableParser(encoding, None if begun is None else Role.ASSISTANT, strict=False)
         self._is_harmony, self._has_content = True, False
         self._plain = codecs.getincrementaldecoder("utf-8")("replace")
-        self._places: dict[int, int] = {}  # of calls, by the message that each is
+        self._message = -1  # that the last call is
         self.calls: list[ToolCall] = []
         self.num_reasoning_tokens: int | None = None
         self._take(begun or ())
@@ -101,8 +102,6 @@ class HarmonyStream:
             _append(pieces, NewText("content", self._encoding.decode(self._parser.tokens)))
         if finished:
             _append(pieces, NewText("content", self._plain.decode(b"", final=True)))
-        for call in self.calls if finished else ():
-            call.whole = True
         return pieces
 
     def _take(self, tokens: Sequence[int]) -> list[Piece]:
@@ -142,14 +141,13 @@ class HarmonyStream:
 
     def _called(self, name: str, text: str) -> NewCall:
         message = len(self._parser.messages)
-        is_first = message not in self._places
+        is_first = message != self._message
         if is_first:
-            self._places[message] = len(self.calls)
-            self.calls.append(ToolCall(name, "", False))
-        place = self._places[message]
-        call = self.calls[place]
+            self._message = message
+            self.calls.append(ToolCall(name, ""))
+        call = self.calls[-1]
         call.arguments += text
-        return NewCall(place, ToolCall(name, text, False, call.id), is_first)
+        return NewCall(len(self.calls) - 1, replace(call, arguments=text), is_first)
 
 
 def _append(pieces: list[Piece], new: Piece) -> None:

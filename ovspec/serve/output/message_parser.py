@@ -6,7 +6,7 @@ import json
 import re
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 _THINK, _THOUGHT = "<think>", "</think>"
@@ -35,12 +35,10 @@ class ToolCall:
 
     Attributes:
         arguments: as the model wrote them, as far as they have come.
-        whole: whether they have ended.
     """
 
     name: str
     arguments: str
-    whole: bool
     id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
 
 
@@ -53,17 +51,20 @@ class Parts:
     calls: list[ToolCall] = field(default_factory=list)
 
 
+TextKind = Literal["reasoning", "content"]
+
+
 @dataclass(slots=True)
 class NewText:
-    """Text that an answer has more."""
+    """New text of an answer."""
 
-    kind: Literal["reasoning", "content"]
+    kind: TextKind
     text: str
 
 
 @dataclass(slots=True)
 class NewCall:
-    """What an answer has more of a call.
+    """What is new in a call.
 
     Attributes:
         index: of the call.
@@ -79,7 +80,7 @@ class NewCall:
 Piece = NewText | NewCall
 
 
-def text_of(pieces: Sequence[Piece], kind: Literal["reasoning", "content"]) -> str:
+def text_of(pieces: Sequence[Piece], kind: TextKind) -> str:
     """The new text of a kind."""
     return "".join(piece.text for piece in pieces if isinstance(piece, NewText) and piece.kind == kind)
 
@@ -110,12 +111,12 @@ class MessageParser:
 
     def __init__(self, tools: Collection[str], reasons: bool, starts_in_reasoning: bool) -> None:
         self._tools, self._reasons, self._starts = tools, reasons, starts_in_reasoning
-        self._ids: list[str] = []
         self._begin: int | None = None  # of calls, where that is certain
         self._num_searched = 0  # characters without a mark
         self._whole: list[ToolCall] = []
         self._num_read = 0  # characters that no further call begins in
         self._open: _Arguments | None = None
+        self._shown: ToolCall | None = None  # the call that has begun, if a client may have seen it
 
     @property
     def is_plain(self) -> bool:
@@ -144,11 +145,6 @@ class MessageParser:
             parts.content = rest[:begin].rstrip()
         else:
             parts.content = rest
-        last = max(0, len(self._ids) - 1)  # those before it have their id
-        for place, call in enumerate(parts.calls[last:], last):
-            if place == len(self._ids):
-                self._ids.append(call.id)
-            call.id = self._ids[place]
         return parts
 
     def _take_reasoning(self, text: str, finished: bool, parts: Parts) -> str:
@@ -201,11 +197,18 @@ class MessageParser:
                 self._open = _Arguments(found.end())
             end = self._open.read(text)
             if end is None:
-                is_shown = name in self._tools and text.startswith("{", found.end())
-                return [*self._whole, *([ToolCall(name, text[found.end() :], False)] if is_shown else [])]
+                if name not in self._tools or not text.startswith("{", found.end()):
+                    return list(self._whole)
+                call = self._shown or ToolCall(name, "")
+                self._shown = replace(call, arguments=text[found.end() :])
+                return [*self._whole, self._shown]
             self._num_read = end
-            if name in self._tools and self._open.whole is not None:
-                self._whole.append(ToolCall(name, self._open.whole, True))
+            arguments = self._open.whole
+            if arguments is None and self._shown is not None:
+                arguments = text[found.end() : end]  # no JSON, but what was shown is not taken back
+            if name in self._tools and arguments is not None:
+                self._whole.append(replace(self._shown or ToolCall(name, ""), arguments=arguments))
+            self._shown = None
         self._num_read = max(self._num_read, len(text) - _LONGEST_HEAD)
         return list(self._whole)
 
@@ -227,7 +230,7 @@ class MessageStream:
         self._text += text
         now = self._parser.parse(self._text, finished)
         pieces: list[Piece] = []
-        kinds: tuple[Literal["reasoning", "content"], ...] = ("reasoning", "content")
+        kinds: tuple[TextKind, ...] = ("reasoning", "content")
         for kind in kinds:
             before, whole = getattr(self._sent, kind), getattr(now, kind)
             if len(whole) > len(before):
@@ -238,7 +241,7 @@ class MessageStream:
             is_first = place == len(self.calls)
             size = 0 if is_first else len(self.calls[place].arguments)
             if is_first or len(call.arguments) > size:
-                new = ToolCall(call.name, call.arguments[size:], call.whole, call.id)
+                new = replace(call, arguments=call.arguments[size:])
                 pieces.append(NewCall(place, new, is_first))
             self.calls[place : place + 1] = [call]
         return pieces

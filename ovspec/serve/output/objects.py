@@ -100,7 +100,7 @@ class ChatObjects(Objects):
         pieces = stream.add(delta.text, delta.finish_reason is not None, delta.tokens)
         texts = {"content": text_of(pieces, "content"), "reasoning_content": text_of(pieces, "reasoning")}
         content: Json = {name: text for name, text in texts.items() if text}
-        if calls := [_more_of_call(piece) for piece in pieces if isinstance(piece, NewCall)]:
+        if calls := [_new_of_call(piece) for piece in pieces if isinstance(piece, NewCall)]:
             content["tool_calls"] = calls
         if not content and not delta.shows:
             return []
@@ -181,7 +181,7 @@ def _call(call: ToolCall) -> Json:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _more_of_call(new: NewCall) -> Json:
+def _new_of_call(new: NewCall) -> Json:
     return {
         "index": new.index,
         **(_call(new.call) if new.is_first else {"function": {"arguments": new.call.arguments}}),

@@ -108,10 +108,10 @@ sanitize: $(TEST_VENV)/.installed tsan
 		$(BIN)/python -m pytest tests/ops/test_block_select.py tests/ops/test_cache_write.py tests/ops/test_key_summary.py \
 		tests/ops/test_verify_attention*.py tests/ops/test_moe.py tests/ops/test_expert_budget.py \
 		tests/ops/test_gated_mlp*.py tests/ops/test_linear*.py tests/ops/test_mlp_properties.py \
-		tests/ops/test_hostile_shapes.py \
+		tests/ops/test_hostile_shapes.py tests/ops/test_layer_steps.py -m "not sweep" \
 		-k "not compiled and not plugin and not pass_without and not threads"
 	OVSPEC_EXTENSION_LIB=$(CURDIR)/build/undefined/libovspec_ops.so UBSAN_OPTIONS=halt_on_error=1 \
-		$(BIN)/python -m pytest tests/ops
+		$(BIN)/python -m pytest tests/ops -m "not sweep"
 
 # What hunts need beside the tests' packages.
 $(TEST_VENV)/.hunts: $(TEST_VENV)/.installed

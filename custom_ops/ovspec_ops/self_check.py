@@ -127,7 +127,7 @@ def _check_write(core: ov.Core) -> float:
 def _check_summary(core: ov.Core, inputs: Inputs) -> float:
     """KeySummary over a pass that writes the sequences under verification: share of mean keys that differ.
 
-    1 where one differs by more than a step between its 16 numbers.
+    1 where one differs by more than 0.5: a rounding to the neighbour of its 16 levels differs by less.
     """
     active = np.array(VERIFIED)
     begins = np.cumsum([0, *np.where(active, ROWS, 0)]).astype(np.int32)

@@ -15,7 +15,6 @@ from ovspec.cache.cache import CachedSequence
 from ovspec.engine.routing import sparse_attention
 from ovspec.eval.report import precisions
 from ovspec.graphs.compile import cache_tensors
-from ovspec.modes.row_limits import ReadLimits
 from ovspec.operations.attention_config import AttentionConfig
 from ovspec.operations.backends import Backends
 from ovspec.operations.expert_budgets import ExpertBackend, ExpertConfig, expert_config
@@ -143,7 +142,7 @@ class Subject:
         """
         ids = self._rng.integers(0, self._vocab_size, tokens)
         self._sequence.length = context
-        limits = ReadLimits.of(sparse, context + tokens, self.runner.block_size)
+        limits = self.runner.limits(sparse, context + tokens)
         result = self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
         self._sequence.rollback(context)
         stats, attention = result.stats, self.runner.attention

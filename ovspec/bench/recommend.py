@@ -28,8 +28,8 @@ class Trial:
         mode: of `ovspec bench generate`.
         drafter: its name; "none" decodes plainly.
         num_assistant_tokens: of every round; `None`: as the schedule decides.
-        ratio: tokens per second by those of plain decoding in the same round: the median of prompts with its
-            95% interval; of one prompt the median, smallest and largest of its rounds.
+        ratio: tokens per second by those of plain decoding in the same round: the median of prompts, of
+            one prompt that of its rounds, with its 95% interval.
         tokens_per_pass: of the target.
     """
 
@@ -104,9 +104,7 @@ def _ratio(answers: Sequence[Sequence[AnswerRecord]], plain: Sequence[Sequence[A
         rounds = zip(*pair, strict=True)
         # An answer of one token has no decoding.
         found = [a.tokens_per_s / b.tokens_per_s for a, b in rounds if a.decode_s and b.decode_s]
-        by_prompt += [found] if found else []
-    if not by_prompt:
-        return Interval(1.0, 1.0, 1.0)
-    if len(by_prompt) > 1:
-        return Interval.of_median([median(found) for found in by_prompt])
-    return Interval(median(by_prompt[0]), min(by_prompt[0]), max(by_prompt[0]))
+        if found:
+            by_prompt.append(found)
+    figures = by_prompt[0] if len(by_prompt) == 1 else [median(found) for found in by_prompt]
+    return Interval.of_median(figures or [1.0])

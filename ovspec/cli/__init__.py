@@ -77,8 +77,7 @@ def main() -> None:
                 sys.exit(INTERRUPTED)
             if debug:
                 sys.excepthook(type(error), error, error.__traceback__)
-            if isinstance(error, OSError) and error.filename is None:
-                drop_standard_output()
+            flush_standard_output()
             if is_refusal(error):
                 fail(told(error, flags_of(cli, arguments)))
             click.echo(internal_fault(error, debug), err=True)
@@ -101,10 +100,13 @@ def fail(message: str) -> None:
     sys.exit(USER_ERROR)
 
 
-def drop_standard_output() -> None:
-    """What its buffer still holds would fail once more at the end of the process."""
+def flush_standard_output() -> None:
+    """Write what is buffered; where that fails, drop it, or Python would fail once more at its end."""
     with suppress(OSError, ValueError):  # it has no file, or is closed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        try:
+            sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def open_standard_streams() -> None:

@@ -131,4 +131,4 @@ def _show(trials: list[Trial]) -> None:
         )
         for trial in trials
     ]
-    print_rows(("mode", "tokens/s", "by plain", "tokens a pass"), rows)
+    print_rows(("mode", "tokens/s", "by plain (95%)", "tokens a pass"), rows)

@@ -209,7 +209,7 @@ class Drafter(ABC):
         return
 
     def warm_up(self, rows: int) -> None:
-        """Compute the largest pass, of so many rows, before the first request; see `runner.warm_up`."""
+        """Compute the largest pass, of so many rows, before the first request."""
         return
 
     def begin(self, sequence: Sequence) -> None:

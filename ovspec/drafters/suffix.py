@@ -19,7 +19,7 @@ _Place = TypeVar("_Place")  # in the text that a draft follows
 
 # Most tokens to draft per matched token (alpha of SuffixDecoding).
 TOKENS_PER_MATCH = 2
-# Tokens of a long text that one step reads: others wait for it.
+# Most tokens of a text that one step reads: other requests wait meanwhile.
 _MOST_READ = 2048
 # A draft ends when the product of the shares of its continuations falls below this.
 _MIN_SHARE = 0.2

@@ -85,8 +85,8 @@ class UserDrafter(Drafter):
         try:
             array = np.asarray(values)
         except ValueError:  # lists of several lengths
-            array = np.zeros((0, 0))
-        if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+            array = None
+        if array is None or array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
             raise ValueError(f"drafter {self.name!r} returned {what}={values!r}: expected whole numbers")
         return [int(value) for value in array]
 

@@ -37,7 +37,7 @@ class StockProducts:
     def of(
         cls, model: ov.Model, reports: Sequence[TransformReport] = (), taken: Container[str] = ()
     ) -> StockProducts:
-        """Count them, those aside whose names are in `taken`; `reports` say what passes have left."""
+        """Count them, those aside whose names are in `taken`; `reports` say what was left as it was."""
         products = [node for node in nodes_of_type(model, "MatMul") if node.get_friendly_name() not in taken]
         weights = [shape for node in products if (shape := node.input(1).get_partial_shape()).is_static]
         routed = sum(len(shape) > 2 and shape[0].get_length() > 1 for shape in weights)

@@ -1,4 +1,4 @@
-"""Admission of calls to a pipeline: several that generate, or one that changes it."""
+"""The gate of calls to a pipeline: several that generate, or one that changes it."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ class LLMPipeline(Outline):
             self._set_verify(verify)
 
     def alone(self, name: str) -> AbstractContextManager[None]:
-        """Run a block as the call `name`; see `CallGate.alone`."""
+        """Run a block as the call `name`; PipelineBusyError while another call runs."""
         return self._calls.alone(name, self._engine)
 
     @refuses_as_genai

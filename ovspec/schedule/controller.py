@@ -59,12 +59,13 @@ class AutoSchedule(Schedule):
         before, self._state = self._state, state
         limit, cell = min(state.max_draft, self._most), self._costs.cell(state.contexts)
         can_choose = state.has_model or len(state.budget_scales) > 1 or len(state.commit_intervals) > 1
-        is_free = not all(state.pending or (0,))  # sequences may commit at different steps
+        # All sequences may never have committed at the same step: one that has is enough.
+        may_change = min(state.pending, default=0) == 0
         self._served -= 1
         if not can_choose:
             interval = state.commit_intervals[0] if state.commit_intervals else 0
             self._choice = _Choice(0.0, 0, state.budget_scales[0], interval)
-        elif is_free and (self._served < 0 or len(before.contexts) != len(state.contexts)):
+        elif may_change and (self._served < 0 or len(before.contexts) != len(state.contexts)):
             self._choice, self._served = self._best(cell, limit), _SERVES - 1
         _, tokens, self._scale, interval = self._choice
         self._since_plain += 1

@@ -97,10 +97,12 @@ class ServedModel:
         if self._fill_in_middle is None:
             message = "suffix: this model's tokenizer has no tokens to fill in the middle; leave it out"
             raise ApiError(400, message, "suffix")
-        prefix = self.tokens_of(prompt, False) if isinstance(prompt, str) else list(prompt)
         begin = self._begin
-        if not isinstance(prompt, str) and prefix[: len(begin)] == begin:
-            prefix = prefix[len(begin) :]
+        if isinstance(prompt, str):
+            prefix = self.tokens_of(prompt, False)
+        else:
+            prefix = list(prompt)
+            prefix = prefix[len(begin) :] if prefix[: len(begin)] == begin else prefix
         return [*begin, *self._fill_in_middle.prompt(prefix, self.tokens_of(suffix, False))]
 
     @cached_property

@@ -38,19 +38,20 @@ def test_lookup_finds_the_longest_ngram(vocab: int, max_ngram_size: int) -> None
     for length in (1, 2, 3, 10, 60):
         for k in (1, 4):
             text = rng.integers(0, vocab, length).tolist()
-            want: list[int] = []
+            want, match = list[int](), 0
             for size in range(min(max_ngram_size, length - 1), 0, -1):
                 if ends := occurrences(text, text[-size:]):
                     want = text[ends[-1] :]
                     while len(want) < k:
                         want += want
+                    match = size
                     break
-            assert lookup(as_text(text), max_ngram_size, k)[0] == want[:k]
+            assert lookup(as_text(text), max_ngram_size, k) == (want[:k], match)
 
 
 def test_lookup_does_not_find_tokens_in_the_bytes_of_two() -> None:
-    assert lookup(as_text([0x100, 0x200, 5, 1]), 1, 1)[0] == []
-    assert lookup(as_text([1, 7, 0x100, 0x200, 5, 1]), 2, 2)[0] == [7, 0x100]
+    assert lookup(as_text([0x100, 0x200, 5, 1]), 1, 1) == ([], 0)
+    assert lookup(as_text([1, 7, 0x100, 0x200, 5, 1]), 2, 2) == ([7, 0x100], 1)
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 3, 30])

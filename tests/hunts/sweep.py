@@ -31,7 +31,7 @@ PARTS = (
     "exactness: f64, texts",
     "exactness of sampling",
     "lossless drafters",
-    "files, pipelines, servers",
+    "types, files, schemas, pipelines, servers",
 )
 
 

@@ -27,8 +27,8 @@ def runnable() -> list[str]:
     return loader.available_isas() + loader.isas_for_tests()
 
 
-# In every run: one for each kind of integer kernel, and vectors of plain C++.
-FIRST = ("amx", "avx512vnni", "avx2vnni", "plain")
+# `make test`: one for each kind of integer kernel, plain C++, and the one that this processor takes.
+FIRST = ("amx", "avx512vnni", "avx2vnni", "plain", loader.available_isas()[0])
 
 
 @pytest.fixture(params=by_tier(ISAS, FIRST))

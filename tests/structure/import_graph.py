@@ -52,7 +52,7 @@ def circles(arrows: Arrows) -> list[list[str]]:
 
 
 def longest_chains(arrows: Arrows, name_of: Mapping[str, str]) -> dict[str, list[str]]:
-    """For each group the longest chain of its modules that import each other; a package's `__init__` is none.
+    """For each group the longest chain of its modules that import each other, packages' `__init__` aside.
 
     Args:
         arrows: without circles.

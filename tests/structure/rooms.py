@@ -63,7 +63,7 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "ovspec_ops": (("self_check",), ("",), ("decoder_layers",), OPERATIONS, ("loader", "common")),
 }
 # Modules of a room that import one another in a chain, at most.
-MOST_FLOORS = 6
+LONGEST_CHAIN = 6
 # Packages whose modules outside folders form one room.
 FLAT = ("ovspec_models",)
 
@@ -122,8 +122,9 @@ class Structure:
             )
         if not circles(self.modules):
             for room, chain in longest_chains(self.modules, self.room_of).items():
-                if len(chain) > MOST_FLOORS:
-                    yield f"{room} has {len(chain)} floors, {MOST_FLOORS} at most: {' -> '.join(chain)}"
+                if len(chain) > LONGEST_CHAIN:
+                    shown = " -> ".join(chain)
+                    yield f"{room}: a chain of {len(chain)} modules, {LONGEST_CHAIN} at most: {shown}"
         for kind, arrows in (("rooms", self.rooms), ("modules", self.modules)):
             yield from (f"a circle of {kind}: {', '.join(circle)}" for circle in circles(arrows))
 
@@ -143,7 +144,7 @@ class Structure:
         chains = longest_chains(self.modules, self.room_of)
         deepest = max(chains, key=lambda room: len(chains[room]))
         lines = [
-            f"deepest room: {deepest}, {len(chains[deepest])} floors",
+            f"longest chain of a room: {len(chains[deepest])} modules of {deepest}",
             f"{len(self.rooms)} rooms, {count(self.rooms)}",
             f"{len(self.modules)} modules, {count(self.modules)}",
             *(f"  {room} -> {', '.join(sorted(targets)) or '-'}" for room, targets in self.rooms.items()),

@@ -103,7 +103,7 @@ def test_imports_that_run_down_are_accepted(faults: MakeFaults) -> None:
         ),
         pytest.param(
             {f"high/a/m{i}.py": f"import high.a.m{i + 1}" if i < 6 else "" for i in range(7)},
-            "high.a has 7 floors, 6 at most: " + " -> ".join(f"high.a.m{i}" for i in range(7)),
+            "high.a: a chain of 7 modules, 6 at most: " + " -> ".join(f"high.a.m{i}" for i in range(7)),
             id="deep room",
         ),
     ],

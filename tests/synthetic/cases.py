@@ -118,7 +118,7 @@ def load_into(reference: Any, arrays: dict[str, NDArray[np.float32]]) -> Any:
 
 
 def paged(model: ov.Model) -> ov.Model:
-    """A copy of the model after the stock paged attention pass."""
+    """A copy of the model after OpenVINO's paged attention transformation."""
     model = model.clone()
     paged_attention_transformation(model)
     return model

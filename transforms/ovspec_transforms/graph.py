@@ -116,7 +116,7 @@ def evaluate(node: ov.Node) -> ov.Tensor | None:
 def rewrite_nodes(
     model: ov.Model, name: str, type_name: str, rewrite: Callable[[ov.Node], bool]
 ) -> TransformReport:
-    """Change the graph around the nodes of one type, infer its shapes again, and report as the pass `name`.
+    """Change the graph around the nodes of one type, infer its shapes again, and report it under `name`.
 
     Args:
         rewrite: called with each node, in topological order; returns whether it changed anything.

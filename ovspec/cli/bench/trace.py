@@ -65,16 +65,17 @@ def trace(
     drafter = choice.drafter
     if drafter is None:
         raise ValueError("a trace needs drafts: give --draft-model DIR or --drafter NAME")
-    if offers:
-        for name, value in generation_options(options, drafts=False).items():
-            raise ValueError(
-                f"--{name.replace('_', '-')} {value}: --offers records what every drafter has; leave it out"
-            )
-    settings = {**generation_options(options, drafts=True), "max_new_tokens": max_new_tokens}
     check_writable("--output", output)
     if offers:
+        if given := generation_options(options, drafts=False):
+            name, value = next(iter(given.items()))
+            raise ValueError(
+                f"--{name.replace('_', '-')} {value}: --offers records all that every drafter proposes; "
+                "leave this option out"
+            )
         _record_offers(choice, read_prompt_file(prompts, category, limit), max_new_tokens, output)
         return
+    settings = {**generation_options(options, drafts=True), "max_new_tokens": max_new_tokens}
     texts = [prompt.text for prompt in read_prompts(prompts)[:limit]]
     pipeline = choice.start()
     read = ", sparse prefill" if choice.prefill else ""

@@ -26,7 +26,7 @@ Parts = Annotated[list[ResponsePart], Field(fail_fast=True, max_length=MAX_PARTS
 
 
 Listed = TypeVar("Listed")
-# A refusal is about that of both which was sent; names in brackets are in no place that a client is told.
+# An error is reported for the form that was sent only, text or list; places leave names in brackets out.
 TextOr = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[Listed, Tag("[list]")],
     Discriminator(lambda value: "[list]" if isinstance(value, list) else "[text]"),
@@ -111,15 +111,15 @@ class ResponseTextFormat(StrictBody):
 
     @model_validator(mode="after")
     def _has_what_its_type_has(self) -> ResponseTextFormat:
-        given = [name for name in self.described if name != "type"]
-        if given and self.type != "json_schema":
-            raise ValueError(f"{given[0]} is for type json_schema, not {self.type}; leave it out")
+        if self.described and self.type != "json_schema":
+            name = next(iter(self.described))
+            raise ValueError(f"{name} is for type json_schema, not {self.type}; leave it out")
         return self
 
     @property
     def described(self) -> dict[str, Any]:
-        """What is given, by the client's names."""
-        return self.model_dump(by_alias=True, exclude_none=True)
+        """What is given beside the type, by the client's names."""
+        return self.model_dump(by_alias=True, exclude={"type"}, exclude_none=True)
 
 
 class ResponseText(StrictBody):
@@ -222,8 +222,7 @@ class ResponseBody(AnswerBody):
             return None
         if form.type != "json_schema":
             return {"type": form.type}
-        schema = {name: value for name, value in form.described.items() if name != "type"}
-        return {"type": form.type, "json_schema": schema}
+        return {"type": form.type, "json_schema": form.described}
 
     def _messages(self) -> list[dict[str, Any]]:
         """The items as messages: what the assistant wrote between two others is one of them."""

@@ -44,7 +44,7 @@ def to_paged(model: ov.Model) -> TransformReport:
     try:
         paged_attention_transformation(model)
     except RuntimeError as error:
-        refused = f"the stock paged attention pass refuses this model: {last_line(error)}"
+        refused = f"OpenVINO's paged attention transformation refuses this model: {last_line(error)}"
         raise (lost if biased else ValueError(refused)) from error
     join_positions(model)
     layers = nodes_of_type(model, PAGED_ATTENTION)

@@ -77,7 +77,7 @@ class TeacherForcing:
             rest = self._tokens[len(sequence.generated) :]
             # The last token comes out of the pass itself.
             draft = rest[: min(self._settings.num_assistant_tokens, len(rest) - 1)]
-            limits = verifier.limits(sparse, len(sequence.tokens) + len(draft))
+            limits = verifier.target.limits(sparse, len(sequence.tokens) + len(draft))
             found = verifier.verify([Draft(sequence, draft, limits)])
             meter.count_pass(found.stats, found.stats.attended)
             for index, row in enumerate(found.parts[0].logits):

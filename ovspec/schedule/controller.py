@@ -92,7 +92,7 @@ class AutoSchedule(Schedule):
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
-        taken, scale = self._costs.observe(outcome), outcome.plan.budget_scale or 1.0
+        taken, scale = self._costs.observe(outcome), outcome.plan.budget_scale
         for match, judged, agreed in zip(outcome.matches, outcome.judged, outcome.agreed, strict=True):
             self._acceptance.observe(match, judged, agreed)
         if outcome.commit_rows:

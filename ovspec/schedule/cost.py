@@ -150,7 +150,7 @@ class CostModel:
         """Learn from a step; what it took at the usual pace, in microseconds."""
         cell, drafted = self.cell(outcome.contexts), sum(outcome.proposed)
         shape = len(outcome.contexts), drafted
-        verify = cell.verify[outcome.plan.budget_scale or 1.0]
+        verify = cell.verify[outcome.plan.budget_scale]
         reads = outcome.caught_up > outcome.model_tokens + len(outcome.contexts)
         if reads:
             self._read.append(outcome.draft_duration / cell.pace / outcome.caught_up)

@@ -54,13 +54,13 @@ class Plan(NamedTuple):
 
     Attributes:
         num_assistant_tokens: tokens to draft per sequence at most; 0 leaves the drafter alone.
-        budget_scale: multiple of the configured sparse budget, `math.inf` for a dense pass; `None` means 1.
+        budget_scale: multiple of the configured sparse budget, `math.inf` for a dense pass.
         commit_interval: provisional tokens of a sequence before the dense pass; `None`: as configured.
         model: what a model drafts where it is not the only one; `None`: the same number.
     """
 
     num_assistant_tokens: int
-    budget_scale: float | None = None
+    budget_scale: float = 1.0
     commit_interval: int | None = None
     model: ModelAsk | None = None
 

@@ -162,7 +162,7 @@ def test_requests_that_commit_at_different_steps() -> None:
             commit_intervals=world.commit_intervals,
         )
         plan = schedule.plan(state)
-        scale, interval = plan.budget_scale or 1.0, plan.commit_interval or 16
+        scale, interval = plan.budget_scale, plan.commit_interval or 16
         scales.add(scale)
         pending = [count + 1 for count in pending]
         due = [count for count in pending if count >= interval]

@@ -123,7 +123,7 @@ class World:
             asked = min(plan.num_assistant_tokens, state.max_draft)
             proposed = [_run_length(text, self.offers(done), asked) for _ in range(sequences)]
             accepted = [_run_length(text, self.acceptance(done), p) for p in proposed]
-            scale = plan.budget_scale or 1.0
+            scale = plan.budget_scale
             caught_up = unread if self.reads and asked else 0
             drafting = self.machine.draft(sum(proposed)) + caught_up * self.machine.read if asked else 0.0
             verify = clock.took(self.machine.verify(sequences + sum(proposed), state.contexts[0], scale))

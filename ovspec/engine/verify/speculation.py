@@ -114,7 +114,9 @@ class Speculation:
         for request in requests:
             sequence, proposal = request.state.sequence, request.proposal
             context = len(sequence.tokens) + len(proposal.tokens)
-            limits = self.verifier.limits(request.state.mode.sparse, context, request.plan.budget_scale)
+            limits = self.verifier.target.limits(
+                request.state.mode.sparse, context, request.plan.budget_scale
+            )
             drafts.append(Draft(sequence, proposal.tokens, limits, proposal.parents))
         return self.verifier.verify(drafts, [chunk.rows for chunk in chunks]), drafts
 
@@ -172,7 +174,7 @@ class Speculation:
 
     def reads_all(self, state: RequestState) -> bool:
         """Whether the next pass reads all of a request's context, as its budget is configured."""
-        return self.verifier.limits(state.mode.sparse, len(state.sequence.tokens)) == DENSE
+        return self.verifier.target.limits(state.mode.sparse, len(state.sequence.tokens)) == DENSE
 
     def room(self, state: RequestState, most_draft: int | None) -> int:
         """Largest useful draft of the drafter; the pass itself yields one more token.

@@ -17,7 +17,6 @@ from ovspec.passes.pass_result import PassResult
 from ovspec.passes.pass_stats import PassStats
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
-from ovspec_models.folder.sparse_verify import SparseVerify
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +126,3 @@ class Verifier:
         """Keep only the accepted path of the last pass's tree in the cache, after the sequence's tokens."""
         past = len(sequence.tokens) - 1
         self.target.compact(sequence.target, past, [0, *(node + 1 for node in nodes)])
-
-    def limits(self, sparse: SparseVerify | None, context: int, scale: float | None = None) -> ReadLimits:
-        """What a pass may read.
-
-        Args:
-            sparse: the settings; `None` makes the pass dense.
-            context: tokens that its last row sees.
-            scale: multiple of attention's configured budget, `math.inf` for a dense pass.
-        """
-        return self.target.limits(sparse, context, 1.0 if scale is None else scale)

@@ -22,18 +22,14 @@ ov::Tensor empty_table(const TableOf& table) {
 
 } // namespace
 
-// Tables of a pass that are no outputs. Their memory stays, as tensors of small tables cost more than their
-// steps. Rows are large, so all operations share theirs.
-struct PassTensors {
-    std::vector<ov::Tensor> tables;
-};
-
 // A program whose lines have become actions.
 struct LayersProgram {
     ProgramText text;
     std::vector<Action> actions;
     std::map<std::size_t, const char*> byte_inputs; // and what they hold
-    mutable Pool<PassTensors> tensors;
+    // Tables of a pass that are no outputs. They stay, as making tensors of small tables costs more than
+    // their steps.
+    mutable Pool<std::vector<ov::Tensor>> tables;
 
     explicit LayersProgram(const std::string& program) : text(program) {
         for (const StepText& step : text.steps)
@@ -93,9 +89,9 @@ void DecoderLayers::compute(ov::TensorVector& outputs, const ov::TensorVector& i
     for (std::size_t i = 0; i < text.outputs.size(); i++)
         if (text.outputs[i].kind == Operand::rows)
             outputs[i].set_shape({rows, text.rows[text.outputs[i].index].width});
-    auto own_tensors = program.tensors.lend();
-    auto& tables = own_tensors->tables;
-    auto memory = Pool<FloatBuffer>::take();
+    auto lent = program.tables.lend();
+    std::vector<ov::Tensor>& tables = *lent;
+    auto memory = Pool<FloatBuffer>::take(); // rows are large, so all operations share theirs
     float* own = memory->reserve(rows * text.row_floats);
     LayersPass pass{rows, std::vector<float*>(text.rows.size()), {}, inputs, {}};
     for (const ov::Tensor& input : inputs)

@@ -59,8 +59,7 @@ class AutoSchedule(Schedule):
         before, self._state = self._state, state
         limit, cell = min(state.max_draft, self._most), self._costs.cell(state.contexts)
         can_choose = state.has_model or len(state.budget_scales) > 1 or len(state.commit_intervals) > 1
-        # All sequences may never have committed at the same step: one that has is enough.
-        may_change = min(state.pending, default=0) == 0
+        may_change = min(state.pending, default=0) == 0  # one of them has just committed
         self._served -= 1
         if not can_choose:
             interval = state.commit_intervals[0] if state.commit_intervals else 0

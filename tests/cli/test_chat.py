@@ -196,7 +196,7 @@ class PressesCtrlC(io.StringIO):
 
     def write(self, text: str) -> int:
         if text and not self.getvalue():  # once
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         return super().write(text)
 
 
@@ -204,7 +204,7 @@ class InterruptedPipeline(LLMPipeline):
     """A pipeline whose user presses Ctrl-C before its prompt is read."""
 
     def generate(self, *arguments: Any, **named: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         return super().generate(*arguments, **named)
 
 

@@ -40,7 +40,7 @@ class Restless(Schedule):
 
     def plan(self, state: StepState) -> Plan:
         turn = len(self.outcomes)
-        scale = (None, 0.5, 2.0, float("inf"))[turn % 4]
+        scale = (1.0, 0.5, 2.0, float("inf"))[turn % 4]
         return Plan((5, 0, 1, 12, 3)[turn % 5], scale, (None, 4, 40)[turn % 3])
 
     def observe(self, outcome: StepOutcome) -> None:

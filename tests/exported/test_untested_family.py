@@ -85,7 +85,7 @@ def test_a_bias_that_the_paged_graph_loses_is_refused_whatever_the_models_name(
         ovspec.LLMPipeline(folder)
     # If the transformation does not recognise the form, the comparison of numbers or OpenVINO refuses.
     monkeypatch.setattr("ovspec_transforms.attention.paged_cache.biased_attention", lambda model: None)
-    with pytest.raises(ValueError, match=r"'mystery' are not tested|pass refuses this model"):
+    with pytest.raises(ValueError, match=r"'mystery' are not tested|transformation refuses this model"):
         ovspec.LLMPipeline(folder)
 
 

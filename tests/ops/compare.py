@@ -15,6 +15,33 @@ ROUNDS = (*ISAS, "avx2dot")
 ROUNDED_TOLERANCE = 1e-3
 
 
+# A row in which one value fell to the other integer: a step of 1/127 of a value, of the largest output.
+_ONE_STEP = 1e-2
+
+
+def without_a_step(
+    reference: NDArray[Any], got: NDArray[Any], weights: NDArray[Any], tolerance: float
+) -> NDArray[Any]:
+    """What was got, less one step of one value in one row at most: a multiple of that value's weights.
+
+    Args:
+        reference, got: `[rows, outputs]`.
+        weights: `[outputs, values]` of the values that were rounded.
+    """
+    largest = float(np.abs(reference).max())
+    differs = got - reference.astype(np.float64)
+    row = int(np.abs(differs).max(1).argmax())
+    error = float(np.abs(differs[row]).max())
+    if not tolerance * largest < error <= _ONE_STEP * largest:
+        return got
+    along = differs[row] @ weights / np.maximum((weights**2).sum(0), 1e-30)
+    left = np.abs(differs[row][:, None] - weights * along).max(0)
+    value = int(left.argmin())
+    corrected = got.astype(np.float64)
+    corrected[row] -= weights[:, value] * along[value]
+    return corrected
+
+
 def assert_close(name: str, reference: NDArray[Any], got: NDArray[Any], tolerance: float = 1e-5) -> None:
     """Largest difference relative to the largest reference value; NaN and another shape never pass."""
     assert got.shape == reference.shape, f"{name}: shape {got.shape}, expected {reference.shape}"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from ops.compare import ROUNDED_TOLERANCE, ROUNDS, assert_close
+from ops.compare import ROUNDED_TOLERANCE, ROUNDS, assert_close, without_a_step
 from ops.experts import FORMATS as EXPERT_FORMATS
 from ops.experts import Experts
 from ops.mlps import FORMATS, PARTS, Mlp
@@ -74,6 +74,8 @@ def test_random_gated_mlps(
         rounds = rounds and {**rounds, "gate": ("f32", 1)}
     expected, count = gated_mlp(x, *mlp.values, limit=limit, row_weights=weights, byte_rows=rounds)
     got, read = evaluate("GatedMLP", tensors, attributes)
+    if rounds:  # of few channels one counts for much
+        got = without_a_step(expected, got, mlp.values[2].T, ROUNDED_TOLERANCE)
     # With few channels rounding errors do not average out.
     assert_close("GatedMLP", expected, got, ROUNDED_TOLERANCE if rounds else 5 * TOLERANCE)
     assert read.tolist() == [count]

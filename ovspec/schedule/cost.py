@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median, median_low
 
@@ -62,13 +63,13 @@ class CostCurve:
         return float(self.predict(np.array([size]))[0]) if found is None else found
 
     def predict(self, sizes: NDArray[np.int64]) -> Array:
-        """Cost of every size, f64 `[sizes]`: medians, linear between them; no row makes a pass cheaper."""
+        """Cost of every size, f64 `[sizes]`: medians that never fall with the size, linear between them."""
         if not self._medians:
             return np.zeros(len(sizes))
         if self._known is None:
             known = sorted(self._medians)
-            costs = np.maximum.accumulate([self._medians[size] for size in known])
-            self._known = known, costs.tolist()
+            samples = [len(self._samples[size]) for size in known]
+            self._known = known, _ascending([self._medians[size] for size in known], samples)
         known, found = self._known
         result: Array = np.interp(sizes, known, found)
         row = _UNSEEN_ROW * found[0]
@@ -76,6 +77,19 @@ class CostCurve:
             row = (found[-1] - found[0]) / (known[-1] - known[0])
         beyond = np.maximum(sizes - known[-1], 0) - np.maximum(known[0] - sizes, 0)
         return np.maximum(result + row * beyond, result / 2)
+
+
+def _ascending(values: Sequence[float], weights: Sequence[int]) -> list[float]:
+    """The nearest values that never fall (isotonic regression): those that do become their weighted mean."""
+    pools = list[tuple[float, int, int]]()
+    for value, weight in zip(values, weights, strict=True):
+        count = 1
+        while pools and pools[-1][0] > value:
+            before, of_before, places = pools.pop()
+            value = (before * of_before + value * weight) / (of_before + weight)
+            weight, count = weight + of_before, count + places
+        pools.append((value, weight, count))
+    return [value for value, _, count in pools for _ in range(count)]
 
 
 @dataclass(slots=True)

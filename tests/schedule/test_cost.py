@@ -57,6 +57,17 @@ def test_one_sample_far_off_the_others_counts_for_twice_what_was_expected() -> N
     assert curve.at(4) == 9600.0
 
 
+def test_one_slow_step_makes_no_longer_draft_dear() -> None:
+    curve = CostCurve()
+    for _ in range(9):
+        curve.add(0, 100.0)
+        curve.add(8, 120.0)
+    curve.add(4, 180.0)
+    assert curve.predict(np.array([8]))[0] == pytest.approx((9 * 120.0 + 180.0) / 10)
+    costs = curve.predict(np.arange(12))
+    assert (np.diff(costs) >= 0).all()
+
+
 def test_a_new_context_starts_from_the_nearest_one_and_is_soon_its_own() -> None:
     model = CostModel()
     for _ in range(10):

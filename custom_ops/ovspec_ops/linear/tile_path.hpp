@@ -16,6 +16,11 @@ constexpr std::size_t halves = panel_width / tile_width;
 constexpr std::size_t quad_bytes = 4 * panel_width;
 constexpr std::size_t slab_bytes = slab * panel_width; // of weights, once they are bytes
 constexpr std::size_t ahead = 4096;                    // bytes that are asked for before they are read
+// Up to here vectors are faster. Of SmolLM2 a pass with three rows takes 0.91 of the time in tiles in 8 bits;
+// in 4 bits, which tiles must unpack first, one with four rows takes 1.1 of it.
+constexpr std::size_t most_vector_rows(WeightFormat format) {
+    return format == WeightFormat::u8 ? 2 : 4;
+}
 // Up to here the high and the low digits of all rows share a tile.
 constexpr std::size_t shared_rows = block_rows / 2;
 

@@ -33,6 +33,8 @@ _TABLES = (
     "CREATE TRIGGER chunk_out AFTER DELETE ON chunks BEGIN "
     "INSERT INTO words(words, rowid, text) VALUES ('delete', old.id, old.text); END",
 )
+# In how many chunks each word stands; FTS5 reads it off its own index.
+_VOCABULARY = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, row)"
 _VECTORS = "CREATE VIRTUAL TABLE vectors USING vec0(embedding float[{}] distance_metric=cosine)"
 
 
@@ -109,6 +111,7 @@ class Store:
             self.settings = self._settings(rows)
             if self.settings.embedding is not None:
                 self._database.load_vectors()
+            self._database.execute(_VOCABULARY)
         except BaseException:
             self._database.close()
             raise
@@ -248,10 +251,15 @@ class Store:
             )
 
     def _by_words(self, question: str, limit: int) -> list[int]:
-        words = dict.fromkeys(re.findall(r"\w+", question.lower()))
+        words = list(dict.fromkeys(re.findall(r"\w+", question.lower())))
         if not words:
             return []
-        query = " OR ".join(f'"{word}"' for word in words)
+        # BM25 gives no weight to words of more than half of the chunks, but every one of these is ranked.
+        (most,) = self._database.execute("SELECT count(*) / 2 FROM chunks")[0]
+        count = "SELECT doc FROM temp.vocabulary WHERE term = ?"
+        common = {word for word in words for (n,) in self._database.execute(count, (word,)) if n > most}
+        rare = [word for word in words if word not in common]
+        query = " OR ".join(f'"{word}"' for word in rare or words)
         found = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
         return [number for (number,) in self._database.execute(found, (query, limit))]
 

@@ -65,6 +65,19 @@ def test_documents_are_found(tmp_path: Path, documents: Path, embedder_ir: Path,
     assert texts["bread.html"] == "Bread is made of flour, water and salt.\nAn oven bakes it."
 
 
+def test_words_that_most_chunks_have_change_no_order(tmp_path: Path) -> None:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    for number in range(9):
+        rare = "zebra " * max(0, number - 5)
+        (folder / f"{number}.txt").write_text(f"the animal {rare}{'the ' * number}{number}")
+    index(tmp_path / "store", [folder])
+    with Store(tmp_path / "store") as store:
+        rare_alone, with_common = (store.search(text, 9) for text in ("zebra", "the zebra is the animal"))
+        assert [hit.path for hit in rare_alone] == [hit.path for hit in with_common]
+        assert len(rare_alone) == 3 and len(store.search("the animal", 9)) == 9
+
+
 def test_only_what_changed_is_read_again(tmp_path: Path, documents: Path, embedder_ir: Path) -> None:
     path = tmp_path / "store"
     index(path, [documents], IndexChoices(embedder_ir))

@@ -82,6 +82,12 @@ _SETTINGS = ("host", "port", "origins", "chat_template", "log_level", "strict_fi
 )
 @typed_option("--chat-template", PATH, "In place of the model's.", metavar="FILE")
 @_limit_options
+@typed_option(
+    "--idle-unload",
+    SECONDS,
+    "Seconds without a request after which the model's memory is freed; the next request waits until it is "
+    "loaded again.  [default: never]",
+)
 @ray_options
 @cache_size_option
 @max_context_option
@@ -96,7 +102,7 @@ def serve(**options: Any) -> None:
     """
     need_extra("serve", "starlette", "uvicorn", "prometheus_client", "pydantic")
     # Imported now: this module is loaded for help too, which needs no extra.
-    from ovspec.serve.backend import in_this_process
+    from ovspec.serve.backend import in_this_process, unloaded_when_idle
     from ovspec.serve.server_limits import ServerLimits
     from ovspec.serve.start import ServerSettings, start
 
@@ -105,6 +111,11 @@ def serve(**options: Any) -> None:
     if key is not None and not options["api_keys"]:
         options["api_keys"] = (key,)
     limits = ServerLimits(**{entry.name: options.pop(entry.name) for entry in fields(ServerLimits)})
+    idle_seconds = options.pop("idle_unload")
+    if idle_seconds is not None and options["ray"]:
+        raise ValueError(
+            f"--idle-unload {idle_seconds:g}: replicas of a cluster stay loaded; leave it or --ray out"
+        )
     cluster, name = cluster_from(options), options.pop("served_model_name")
     settings = ServerSettings(
         keys=options.pop("api_keys"),
@@ -116,7 +127,11 @@ def serve(**options: Any) -> None:
     share = replicas_of_a_machine(cluster)
     load = partial(serving_pipeline, options, limits.max_num_seqs, bound, share)
     if cluster is None:
-        start(settings, options["model"], in_this_process(load, limits.max_num_seqs))
+        backend = in_this_process(load, limits.max_num_seqs)
+        if idle_seconds is not None:
+            outline = serving_outline(options)
+            backend = unloaded_when_idle(load, outline, limits.max_num_seqs, idle_seconds)
+        start(settings, options["model"], backend)
         return
     from ovspec.serve.cluster.cluster import ClusterSettings, on_cluster
 

@@ -30,28 +30,27 @@ class CostCurve:
 
     def __init__(self) -> None:
         self._samples: dict[int, list[float]] = {}
-        self._medians: dict[int, float] = {}
         self._known: tuple[list[int], list[float]] | None = None
 
     def add(self, size: int, cost: float) -> None:
         """Take a measured cost."""
-        samples = self._samples.setdefault(size, [])
-        if not samples and self._medians:
+        if size not in self._samples:
             # One sample alone is not believed to be far off: a size that seems too dear is never tried again.
-            cost = min(cost, 2.0 * float(self.predict(np.array([size]))[0]) or cost)
+            cost = min(cost, 2.0 * self.at(size) or cost)
+        samples = self._samples.setdefault(size, [])
         samples.append(cost)
         del samples[:-_MEMORY]
-        self._medians[size], self._known = median_low(samples), None
+        self._known = None
 
     def seed(self, other: CostCurve) -> None:
         """Start from what is known in another curve; what is measured soon outvotes it."""
-        for size, cost in other._medians.items():
-            self._samples[size], self._medians[size] = [cost] * _KNOWN, cost
+        for size, samples in other._samples.items():
+            self._samples[size] = [median_low(samples)] * _KNOWN
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was measured."""
-        return not self._medians
+        return not self._samples
 
     def is_known(self, size: int) -> bool:
         """Whether a size was measured often enough to tell the pace of the machine by it."""
@@ -59,17 +58,15 @@ class CostCurve:
 
     def at(self, size: int) -> float:
         """Cost of one size; 0.0 when no size is known."""
-        found = self._medians.get(size)
-        return float(self.predict(np.array([size]))[0]) if found is None else found
+        return float(self.predict(np.array([size]))[0])
 
     def predict(self, sizes: NDArray[np.int64]) -> Array:
         """Cost of every size, f64 `[sizes]`: medians that never fall with the size, linear between them."""
-        if not self._medians:
+        if not self._samples:
             return np.zeros(len(sizes))
         if self._known is None:
-            known = sorted(self._medians)
-            samples = [len(self._samples[size]) for size in known]
-            self._known = known, _ascending([self._medians[size] for size in known], samples)
+            known = sorted(self._samples)
+            self._known = known, _ascending([self._samples[size] for size in known])
         known, found = self._known
         result: Array = np.interp(sizes, known, found)
         row = _UNSEEN_ROW * found[0]
@@ -79,17 +76,17 @@ class CostCurve:
         return np.maximum(result + row * beyond, result / 2)
 
 
-def _ascending(values: Sequence[float], weights: Sequence[int]) -> list[float]:
-    """The nearest values that never fall (isotonic regression): those that do become their weighted mean."""
-    pools = list[tuple[float, int, int]]()
-    for value, weight in zip(values, weights, strict=True):
-        count = 1
-        while pools and pools[-1][0] > value:
-            before, of_before, places = pools.pop()
-            value = (before * of_before + value * weight) / (of_before + weight)
-            weight, count = weight + of_before, count + places
-        pools.append((value, weight, count))
-    return [value for value, _, count in pools for _ in range(count)]
+def _ascending(samples: Sequence[Sequence[float]]) -> list[float]:
+    """Medians by size; those that would fall become their weighted mean (isotonic regression)."""
+    pools = list[tuple[float, int, int]]()  # cost, number of samples and of sizes
+    for found in samples:
+        cost, weight, sizes = median_low(found), len(found), 1
+        while pools and pools[-1][0] > cost:
+            before, of_before, some = pools.pop()
+            cost = (before * of_before + cost * weight) / (of_before + weight)
+            weight, sizes = weight + of_before, sizes + some
+        pools.append((cost, weight, sizes))
+    return [cost for cost, _, sizes in pools for _ in range(sizes)]
 
 
 @dataclass(slots=True)

@@ -152,6 +152,18 @@ def test_a_row_does_not_depend_on_the_others(isa: str, fmt: str, groups: int, ro
             np.testing.assert_array_equal(some, all_rows[rows])
 
 
+@pytest.mark.parametrize("fmt", ["u4", "u8"])
+@pytest.mark.parametrize(("inputs", "groups"), [(96, 3), (288, 3), (160, 5)])
+def test_groups_of_half_tiles(isa: str, fmt: str, inputs: int, groups: int) -> None:
+    """Of 32, 96 and 32 inputs, an odd number of groups: the last tile of digits is half full."""
+    layers = Layers(inputs, (70, 32), fmt, groups)
+    hidden = layers.rows(300)
+    together = check(layers, hidden)
+    for rows in (slice(1), slice(5, 14), slice(40, 60), slice(255, 300)):
+        for all_rows, some in zip(together, layers.run(hidden[rows]), strict=True):
+            np.testing.assert_array_equal(some, all_rows[rows])
+
+
 @pytest.mark.parametrize("seed", by_tier(range(6), (0, 1)))
 def test_any_split_of_the_rows_gives_the_same_bits(isa: str, seed: int) -> None:
     """Shapes, formats and splits at random; prompts of up to 700 rows beside passes of few."""

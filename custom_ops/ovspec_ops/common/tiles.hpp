@@ -41,11 +41,14 @@ struct alignas(64) Configuration {
         rows[7] = (std::uint8_t)(rest / 4);
     }
 
-    // Tiles 0 to 3, sums, and 4 and 5, operands, of `count` rows; 6 and 7, the other operands, are full.
-    static Configuration of_rows(std::size_t count) {
+    // Tiles 0 to 3, sums, and 4 and 5, operands, of `count` rows; the operands, 6 and 7 as well, have `depth`
+    // bytes to multiply.
+    static Configuration of_rows(std::size_t count, std::size_t depth = tile_bytes) {
         Configuration c(tile_bytes);
         for (int tile = 0; tile < 6; tile++)
             c.rows[tile] = (std::uint8_t)count;
+        c.row_bytes[4] = c.row_bytes[5] = (std::uint16_t)depth;
+        c.rows[6] = c.rows[7] = (std::uint8_t)(depth / 4);
         return c;
     }
 };

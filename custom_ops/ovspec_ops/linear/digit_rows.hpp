@@ -40,8 +40,10 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
     __builtin_memset(packed, 0, layout.bytes);
     float* units = (float*)packed;
     DigitSums* sums = (DigitSums*)(packed + layout.sums);
-    // Values that are split at once: 8 where a group may begin inside a slab, so that none crosses its end.
-    const std::size_t size = w.group_size(), step = w.groups > 1 && size % slab != 0 ? 8 : slab;
+    // Values that are split at once: fewer where a group may begin inside a slab, so that none crosses its
+    // end.
+    const std::size_t size = w.group_size(), half = slab / 2;
+    const std::size_t step = w.groups == 1 || size % slab == 0 ? slab : size % half == 0 ? half : 8;
     for (std::size_t r = 0; r < count; r++) {
         const float* row = values + r * w.inputs;
         const digits16::Unit unit = digits16::unit_of(row, w.inputs);

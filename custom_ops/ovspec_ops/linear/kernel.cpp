@@ -89,8 +89,7 @@ void integer_product(const LinearWeights& weights, std::size_t first, std::size_
                      const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets,
                      [[maybe_unused]] float* scratch) {
 #ifdef OVSPEC_AMX
-    // A tile is mostly empty with few rows; vectors give the same bits, and stream weights faster.
-    if (tile_path::serves(weights) && rows > tile_path::most_vector_rows(format))
+    if (tile_path::serves(weights, rows))
         return tile_path::product<format>(weights, first, count, packed, rows, targets, scratch);
 #endif
 #ifdef OVSPEC_BYTES

@@ -1,4 +1,5 @@
-// Rows times panels with AMX tiles: the digits of up to 16 rows times 32 neurons, 64 inputs at a time.
+// Rows times panels with AMX tiles: the digits of up to 16 rows times 32 neurons, 64 inputs at a time, or 32
+// where groups are not made of whole tiles.
 #pragma once
 
 #include "common/tiles.hpp"
@@ -14,18 +15,23 @@ using digit_rows::slab;
 constexpr std::size_t tile_width = 16; // neurons
 constexpr std::size_t halves = panel_width / tile_width;
 constexpr std::size_t quad_bytes = 4 * panel_width;
-constexpr std::size_t slab_bytes = slab * panel_width; // of weights, once they are bytes
-constexpr std::size_t ahead = 4096;                    // bytes that are asked for before they are read
-// Up to here vectors are faster. Of SmolLM2 a pass with three rows takes 0.91 of the time in tiles in 8 bits;
-// in 4 bits, which tiles must unpack first, one with four rows takes 1.1 of it.
-constexpr std::size_t most_vector_rows(WeightFormat format) {
-    return format == WeightFormat::u8 ? 2 : 4;
-}
+constexpr std::size_t half_slab = slab / 2;
+constexpr std::size_t ahead = 4096; // bytes that are asked for before they are read
 // Up to here the high and the low digits of all rows share a tile.
 constexpr std::size_t shared_rows = block_rows / 2;
 
-OVSPEC_INLINE bool serves(const LinearWeights& w) {
-    return w.groups == 1 || w.group_size() % slab == 0;
+// Inputs of a tile.
+OVSPEC_INLINE std::size_t depth_of(const LinearWeights& w) {
+    return w.groups == 1 || w.group_size() % slab == 0 ? slab : half_slab;
+}
+
+// Whether tiles are faster than vectors, which give the same bits. Of SmolLM2 a pass with three rows takes
+// 0.91 of the time in tiles in 8 bits; in 4 bits, which tiles must unpack first, one with four rows takes 1.1
+// of it. Half a tile pays with full blocks of rows.
+OVSPEC_INLINE bool serves(const LinearWeights& w, std::size_t rows) {
+    if (depth_of(w) == half_slab)
+        return w.group_size() % half_slab == 0 && rows > block_rows;
+    return rows > (w.format == WeightFormat::u8 ? 2 : 4);
 }
 
 // A panel, and sizes that cost divisions.
@@ -66,7 +72,7 @@ OVSPEC_INLINE void ask(const std::uint8_t* from, std::size_t bytes) {
         _mm_prefetch((const char*)from + at, _MM_HINT_T1);
 }
 
-// What to ask for meanwhile: `step` bytes with every slab, from `from` on.
+// What to ask for meanwhile: `step` bytes with every tile, from `from` on.
 struct Meanwhile {
     const std::uint8_t* from;
     std::size_t step;
@@ -109,14 +115,25 @@ struct alignas(64) Products {
     }
 };
 
-// Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 weights.
-OVSPEC_INLINE void shared_products(const std::uint8_t* weights, std::size_t slabs, const BlockLayout& layout,
-                                   const std::uint8_t* digits, Meanwhile meanwhile, Products& to) {
+// The digits of a block of rows, `depth` inputs after the other.
+template <std::size_t depth> struct Digits {
+    const BlockLayout& layout;
+    const std::uint8_t* first;
+
+    OVSPEC_INLINE_MEMBER const std::uint8_t* at(std::size_t tile) const {
+        return first + tile * depth / slab * layout.slab_bytes + tile * depth % slab;
+    }
+};
+
+// Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 weights. `begin` to `end`: tiles of the block's digits.
+template <std::size_t depth>
+OVSPEC_INLINE void shared_products(const std::uint8_t* weights, Digits<depth> digits, std::size_t begin,
+                                   std::size_t end, Meanwhile meanwhile, Products& to) {
     _tile_zero(0);
     _tile_zero(1);
-    for (std::size_t k = 0; k < slabs; k++, weights += slab_bytes, digits += layout.slab_bytes) {
-        ask(meanwhile.from + k * meanwhile.step, meanwhile.step);
-        OVSPEC_LOAD_TILE(4, digits, slab);
+    for (std::size_t k = begin; k < end; k++, weights += depth * panel_width) {
+        ask(meanwhile.from + (k - begin) * meanwhile.step, meanwhile.step);
+        OVSPEC_LOAD_TILE(4, digits.at(k), slab);
         OVSPEC_LOAD_TILE(6, weights, quad_bytes);
         OVSPEC_LOAD_TILE(7, weights + quad_bytes / 2, quad_bytes);
         _tile_dpbsud(0, 4, 6);
@@ -126,18 +143,19 @@ OVSPEC_INLINE void shared_products(const std::uint8_t* weights, std::size_t slab
     _tile_stored(1, to.sums[1][0], 64);
 }
 
-OVSPEC_INLINE void split_products(const std::uint8_t* weights, std::size_t slabs, const BlockLayout& layout,
-                                  const std::uint8_t* digits, Meanwhile meanwhile, Products& to) {
+template <std::size_t depth>
+OVSPEC_INLINE void split_products(const std::uint8_t* weights, Digits<depth> digits, std::size_t begin,
+                                  std::size_t end, Meanwhile meanwhile, Products& to) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (std::size_t k = 0; k < slabs; k++, weights += slab_bytes, digits += layout.slab_bytes) {
-        ask(meanwhile.from + k * meanwhile.step, meanwhile.step);
-        OVSPEC_LOAD_TILE(4, digits, slab);
+    for (std::size_t k = begin; k < end; k++, weights += depth * panel_width) {
+        ask(meanwhile.from + (k - begin) * meanwhile.step, meanwhile.step);
+        OVSPEC_LOAD_TILE(4, digits.at(k), slab);
         OVSPEC_LOAD_TILE(6, weights, quad_bytes);
         _tile_dpbsud(0, 4, 6);
-        OVSPEC_LOAD_TILE(5, digits + layout.low(), slab);
+        OVSPEC_LOAD_TILE(5, digits.at(k) + digits.layout.low(), slab);
         _tile_dpbsud(1, 5, 6);
         OVSPEC_LOAD_TILE(7, weights + quad_bytes / 2, quad_bytes);
         _tile_dpbsud(2, 4, 7);
@@ -184,17 +202,17 @@ OVSPEC_INLINE void finish(const Panel& panel, const PackedRows& rows, const Step
 
 // While the tiles of one step are at work, the products of the one before become sums, and the weights of the
 // next group become bytes.
-template <WeightFormat format>
+template <WeightFormat format, std::size_t depth>
 __attribute__((noinline)) void panel_of(const Panel& panel, const PackedRows& rows, const PanelTarget& target,
                                         std::uint8_t* widened) {
     const BlockLayout& layout = rows.layout;
-    const std::size_t slabs = panel.inputs / slab, group_bytes = panel.inputs * panel_width;
+    const std::size_t tiles = panel.inputs / depth, group_bytes = panel.inputs * panel_width;
     const bool many = rows.count > block_rows;
     const std::size_t held = many ? panel.groups : 2;
     const auto bytes_at = [&](std::size_t g) { return widened + g % held * group_bytes; };
-    // Many rows take their time: a part of the next panel comes with each slab of each block. Few do not.
-    const std::size_t steps = slabs * panel.groups * ((rows.count + block_rows - 1) / block_rows);
-    Meanwhile meanwhile{panel.data + ahead, format == WeightFormat::u8 ? slab_bytes : 0};
+    // Many rows take their time: a part of the next panel comes with each tile of each block. Few do not.
+    const std::size_t steps = tiles * panel.groups * ((rows.count + block_rows - 1) / block_rows);
+    Meanwhile meanwhile{panel.data + ahead, format == WeightFormat::u8 ? depth * panel_width : 0};
     if (many)
         meanwhile = {panel.head + panel.bytes, (panel.bytes / steps + 64) / 64 * 64};
     Products products[2];
@@ -203,14 +221,15 @@ __attribute__((noinline)) void panel_of(const Panel& panel, const PackedRows& ro
     std::size_t turn = 0;
     const std::uint8_t* next = bytes_of<format>(panel, 0, bytes_at(0));
     for (std::size_t row = 0; row < rows.count; row += layout.rows) {
-        const std::uint8_t* digits = rows.block(row) + layout.digits;
-        for (std::size_t g = 0; g < panel.groups; g++, digits += slabs * layout.slab_bytes) {
+        const Digits<depth> digits{layout, rows.block(row) + layout.digits};
+        for (std::size_t g = 0; g < panel.groups; g++) {
             const std::uint8_t* weights = next;
+            const std::size_t begin = g * tiles, end = begin + tiles;
             if (layout.rows <= shared_rows)
-                shared_products(weights, slabs, layout, digits, meanwhile, products[turn % 2]);
+                shared_products(weights, digits, begin, end, meanwhile, products[turn % 2]);
             else
-                split_products(weights, slabs, layout, digits, meanwhile, products[turn % 2]);
-            meanwhile.from += slabs * meanwhile.step;
+                split_products(weights, digits, begin, end, meanwhile, products[turn % 2]);
+            meanwhile.from += tiles * meanwhile.step;
             const std::size_t following = (g + 1) % panel.groups;
             const bool widened_before = format == WeightFormat::u4 && (row != 0 || following == 0);
             next = widened_before ? bytes_at(following)
@@ -229,12 +248,15 @@ OVSPEC_INLINE void product(const LinearWeights& w, std::size_t first, std::size_
                            const std::uint8_t* packed, std::size_t row_count, const PanelTarget* targets,
                            float* scratch) {
     const PackedRows rows{BlockLayout(w, row_count < block_rows ? row_count : block_rows), packed, row_count};
-    const std::size_t in_block = rows.layout.rows;
+    const std::size_t in_block = rows.layout.rows, depth = depth_of(w);
     const tiles::Session session(
-        tiles::Configuration::of_rows(in_block <= shared_rows ? 2 * in_block : in_block));
+        tiles::Configuration::of_rows(in_block <= shared_rows ? 2 * in_block : in_block, depth));
     std::uint8_t* widened = (std::uint8_t*)(((std::uintptr_t)scratch + 63) / 64 * 64);
     for (std::size_t p = 0; p < count; p++)
-        panel_of<format>(Panel(w, first + p), rows, targets[p], widened);
+        if (depth == slab)
+            panel_of<format, slab>(Panel(w, first + p), rows, targets[p], widened);
+        else
+            panel_of<format, half_slab>(Panel(w, first + p), rows, targets[p], widened);
 }
 
 } // namespace ovspec::OVSPEC_ISA::tile_path

@@ -114,7 +114,8 @@ class IdleModel:
             del pipeline
             gc.collect()
             give_back_freed_memory()
-            _LOG.info("ovspec: no request for %g s, the model's memory is free", self._seconds)
+            if not self._closing:
+                _LOG.info("ovspec: no request for %g s, the model's memory is free", self._seconds)
 
     def _seconds_left(self) -> float | None:
         """Until the model is freed or loaded; `None`: that needs a request."""

@@ -52,6 +52,8 @@ def test_an_idle_server_has_no_model_and_answers_as_before(folder: Path) -> None
         assert served.post("/v1/completions", long)[1]["usage"]["completion_tokens"] == 1500
         served.wait_for(lambda: count(served, FREE) == 2)
         assert served.client().completions.create(model="model", **body()).choices[0].text in texts
+        served.process.terminate()
+        assert served.process.wait(30) == 0
 
 
 def test_a_client_that_goes_while_the_model_is_loaded_leaves_nothing_behind(folder: Path) -> None:

@@ -194,7 +194,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_chat(model: Path) -> None:
 def press_ctrl_c() -> None:
     """Do what Python does on SIGINT; `Terminal` sends the signal itself, to a process of its own.
 
-    The signal may end a test worker: OpenVINO's CPU plugin sets a stack for signals, and frees it with a core.
+    The signal may end a worker: OpenVINO's CPU plugin sets a stack for signals, and frees it with a core.
     """
     handler = signal.getsignal(signal.SIGINT)
     assert callable(handler)

@@ -127,8 +127,9 @@ def serve(**options: Any) -> None:
     share = replicas_of_a_machine(cluster)
     load = partial(serving_pipeline, options, limits.max_num_seqs, bound, share)
     if cluster is None:
-        backend = in_this_process(load, limits.max_num_seqs)
-        if idle_seconds is not None:
+        if idle_seconds is None:
+            backend = in_this_process(load, limits.max_num_seqs)
+        else:
             outline = serving_outline(options)
             backend = unloaded_when_idle(load, outline, limits.max_num_seqs, idle_seconds)
         start(settings, options["model"], backend)

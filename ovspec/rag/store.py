@@ -254,14 +254,19 @@ class Store:
         words = list(dict.fromkeys(re.findall(r"\w+", question.lower())))
         if not words:
             return []
-        # BM25 gives no weight to words of more than half of the chunks, but every one of these is ranked.
+        # BM25 gives next to no weight to words of more than half of the chunks, but ranks all of these.
         (most,) = self._database.execute("SELECT count(*) / 2 FROM chunks")[0]
         count = "SELECT doc FROM temp.vocabulary WHERE term = ?"
         common = {word for word in words for (n,) in self._database.execute(count, (word,)) if n > most}
-        rare = [word for word in words if word not in common]
-        query = " OR ".join(f'"{word}"' for word in rare or words)
+        found = self._matching([word for word in words if word not in common], limit)
+        # In a small store a word of most chunks may be all that a question has in common with it.
+        return found if len(found) == limit else self._matching(words, limit)
+
+    def _matching(self, words: Sequence[str], limit: int) -> list[int]:
+        """Chunks with any of the words, the best first."""
+        query = " OR ".join(f'"{word}"' for word in words)
         found = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
-        return [number for (number,) in self._database.execute(found, (query, limit))]
+        return [number for (number,) in self._database.execute(found, (query, limit))] if words else []
 
     def _by_vector(self, vector: NDArray[np.float32], limit: int) -> list[int]:
         found = "SELECT rowid FROM vectors WHERE embedding MATCH ? AND k = ? ORDER BY distance"

@@ -15,7 +15,7 @@ ROUNDS = (*ISAS, "avx2dot")
 ROUNDED_TOLERANCE = 1e-3
 
 
-# A row in which one value fell to the other integer: a step of 1/127 of a value, of the largest output.
+# The largest error, by the largest output, of a row in which one value was rounded to the neighbouring integer.
 _ONE_STEP = 1e-2
 
 

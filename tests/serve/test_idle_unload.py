@@ -23,6 +23,11 @@ def holds(served: Served, folder: Path) -> bool:
     return str(folder / "openvino_model.bin") in Path(f"/proc/{served.process.pid}/maps").read_text()
 
 
+def wait_until_free(served: Served, folder: Path) -> None:
+    served.wait_for(lambda: not holds(served, folder))
+    served.wait_for(lambda: count(served, FREE) == count(served, LOADED))
+
+
 def body(text: str = "Once upon a time") -> dict[str, object]:
     return {"prompt": text, "max_tokens": 8, "temperature": 0}
 
@@ -34,23 +39,24 @@ def folder(demo_ir: Path, tmp_path: Path) -> Path:
 
 def test_an_idle_server_has_no_model_and_answers_as_before(folder: Path) -> None:
     with serving(folder, "--idle-unload", "1") as served:
-        assert holds(served, folder)
         first = served.post("/v1/completions", body())
-        served.wait_for(lambda: count(served, FREE) == 1)
-        assert not holds(served, folder)
+        wait_until_free(served, folder)
         assert served.get("/health") and served.metric("vllm:num_requests_running") == 0
         assert served.post("/tokenize", {"prompt": "Once"})[0] == 200
-        assert count(served, LOADED) == 1
+        loads = count(served, LOADED)
         # All of them wait for the same load.
         with ThreadPoolExecutor(4) as pool:
             later = list(pool.map(lambda _: served.post("/v1/completions", body()), range(4)))
         texts = {answer["choices"][0]["text"] for _, answer in [first, *later]}
         assert len(texts) == 1 and {status for status, _ in later} == {200}
-        assert count(served, LOADED) == 2
+        assert count(served, LOADED) == loads + 1
         # A request keeps the model, however long it takes.
         long = {**body(), "max_tokens": 1500, "ignore_eos": True}
-        assert served.post("/v1/completions", long)[1]["usage"]["completion_tokens"] == 1500
-        served.wait_for(lambda: count(served, FREE) == 2)
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(served.post, "/v1/completions", long)
+            served.wait_for(lambda: holds(served, folder))
+            assert answer.result()[1]["usage"]["completion_tokens"] == 1500
+        wait_until_free(served, folder)
         assert served.client().completions.create(model="model", **body()).choices[0].text in texts
         served.process.terminate()
         assert served.process.wait(30) == 0
@@ -58,16 +64,16 @@ def test_an_idle_server_has_no_model_and_answers_as_before(folder: Path) -> None
 
 def test_a_client_that_goes_while_the_model_is_loaded_leaves_nothing_behind(folder: Path) -> None:
     with serving(folder, "--idle-unload", "0.5", "--request-timeout", "0.01") as served:
-        served.wait_for(lambda: count(served, FREE) == 1)
+        wait_until_free(served, folder)
         assert served.post("/v1/completions", body())[0] == 504
-        served.wait_for(lambda: count(served, FREE) == 2)
+        wait_until_free(served, folder)
         assert served.metric("vllm:num_requests_waiting") == 0
 
 
 def test_a_model_that_is_gone_fails_requests_until_it_is_back(folder: Path, tmp_path: Path) -> None:
     with serving(folder, "--idle-unload", "0.5") as served:
         expected = served.post("/v1/completions", body())[1]["choices"][0]["text"]
-        served.wait_for(lambda: count(served, FREE) == 1)
+        wait_until_free(served, folder)
         (folder / "openvino_model.xml").rename(tmp_path / "away")
         assert served.post("/v1/completions", body())[0] == 500
         (tmp_path / "away").rename(folder / "openvino_model.xml")

@@ -13,6 +13,7 @@ struct DigitSums {
 };
 
 constexpr std::size_t slab = 64; // inputs of a tile
+constexpr std::size_t half_slab = slab / 2;
 
 // A block of rows: what a unit of each is worth, f32 `[16]`; DigitSums `[groups]`; then their digits in slabs
 // of 64 inputs, `[slabs, 2, rows, 64]`, the high ones first.
@@ -42,8 +43,8 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
     DigitSums* sums = (DigitSums*)(packed + layout.sums);
     // Values that are split at once: fewer where a group may begin inside a slab, so that none crosses its
     // end.
-    const std::size_t size = w.group_size(), half = slab / 2;
-    const std::size_t step = w.groups == 1 || size % slab == 0 ? slab : size % half == 0 ? half : 8;
+    const std::size_t size = w.group_size();
+    const std::size_t step = w.groups == 1 || size % slab == 0 ? slab : size % half_slab == 0 ? half_slab : 8;
     for (std::size_t r = 0; r < count; r++) {
         const float* row = values + r * w.inputs;
         const digits16::Unit unit = digits16::unit_of(row, w.inputs);

@@ -10,12 +10,12 @@ namespace ovspec::OVSPEC_ISA::tile_path {
 
 using digit_rows::BlockLayout;
 using digit_rows::DigitSums;
+using digit_rows::half_slab;
 using digit_rows::slab;
 
 constexpr std::size_t tile_width = 16; // neurons
 constexpr std::size_t halves = panel_width / tile_width;
 constexpr std::size_t quad_bytes = 4 * panel_width;
-constexpr std::size_t half_slab = slab / 2;
 constexpr std::size_t ahead = 4096; // bytes that are asked for before they are read
 // Up to here the high and the low digits of all rows share a tile.
 constexpr std::size_t shared_rows = block_rows / 2;
@@ -25,9 +25,9 @@ OVSPEC_INLINE std::size_t depth_of(const LinearWeights& w) {
     return w.groups == 1 || w.group_size() % slab == 0 ? slab : half_slab;
 }
 
-// Whether tiles are faster than vectors, which give the same bits. Of SmolLM2 a pass with three rows takes
-// 0.91 of the time in tiles in 8 bits; in 4 bits, which tiles must unpack first, one with four rows takes 1.1
-// of it. Half a tile pays with full blocks of rows.
+// Whether tiles are faster than vectors, which give the same bits. Measured on SmolLM2: with 8-bit weights a
+// pass of three rows takes 0.91 of the time of vectors. 4-bit weights must be unpacked for tiles: a pass of
+// four rows takes 1.1 of that time. Tiles of half the depth are faster for full blocks of rows only.
 OVSPEC_INLINE bool serves(const LinearWeights& w, std::size_t rows) {
     if (depth_of(w) == half_slab)
         return w.group_size() % half_slab == 0 && rows > block_rows;
@@ -115,7 +115,7 @@ struct alignas(64) Products {
     }
 };
 
-// The digits of a block of rows, `depth` inputs after the other.
+// The digits of a block of rows, in tiles of `depth` inputs.
 template <std::size_t depth> struct Digits {
     const BlockLayout& layout;
     const std::uint8_t* first;
@@ -206,12 +206,12 @@ template <WeightFormat format, std::size_t depth>
 __attribute__((noinline)) void panel_of(const Panel& panel, const PackedRows& rows, const PanelTarget& target,
                                         std::uint8_t* widened) {
     const BlockLayout& layout = rows.layout;
-    const std::size_t tiles = panel.inputs / depth, group_bytes = panel.inputs * panel_width;
+    const std::size_t group_tiles = panel.inputs / depth, group_bytes = panel.inputs * panel_width;
     const bool many = rows.count > block_rows;
     const std::size_t held = many ? panel.groups : 2;
     const auto bytes_at = [&](std::size_t g) { return widened + g % held * group_bytes; };
     // Many rows take their time: a part of the next panel comes with each tile of each block. Few do not.
-    const std::size_t steps = tiles * panel.groups * ((rows.count + block_rows - 1) / block_rows);
+    const std::size_t steps = group_tiles * panel.groups * ((rows.count + block_rows - 1) / block_rows);
     Meanwhile meanwhile{panel.data + ahead, format == WeightFormat::u8 ? depth * panel_width : 0};
     if (many)
         meanwhile = {panel.head + panel.bytes, (panel.bytes / steps + 64) / 64 * 64};
@@ -224,12 +224,12 @@ __attribute__((noinline)) void panel_of(const Panel& panel, const PackedRows& ro
         const Digits<depth> digits{layout, rows.block(row) + layout.digits};
         for (std::size_t g = 0; g < panel.groups; g++) {
             const std::uint8_t* weights = next;
-            const std::size_t begin = g * tiles, end = begin + tiles;
+            const std::size_t begin = g * group_tiles, end = begin + group_tiles;
             if (layout.rows <= shared_rows)
                 shared_products(weights, digits, begin, end, meanwhile, products[turn % 2]);
             else
                 split_products(weights, digits, begin, end, meanwhile, products[turn % 2]);
-            meanwhile.from += tiles * meanwhile.step;
+            meanwhile.from += group_tiles * meanwhile.step;
             const std::size_t following = (g + 1) % panel.groups;
             const bool widened_before = format == WeightFormat::u4 && (row != 0 || following == 0);
             next = widened_before ? bytes_at(following)

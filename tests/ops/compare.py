@@ -15,7 +15,7 @@ ROUNDS = (*ISAS, "avx2dot")
 ROUNDED_TOLERANCE = 1e-3
 
 
-# The largest error, by the largest output, of a row in which one value was rounded to the neighbouring integer.
+# The largest error, by the largest output, of a row in which one value became the neighbouring integer.
 _ONE_STEP = 1e-2
 
 

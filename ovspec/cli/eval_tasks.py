@@ -16,10 +16,10 @@ from ovspec.cli.options.forms import COUNT, PATH, typed_option
 from ovspec.cli.options.help import Command, ShortHelpCommand
 from ovspec.cli.options.output import show_report, with_progress
 from ovspec.cli.options.pipeline import PipelineChoice, pipeline_options
-from ovspec.devices.devices import openvino_core
+from ovspec.devices.devices import is_cpu, openvino_core
 from ovspec.eval.needles import needle_examples, sentences_of
 from ovspec.eval.setting import Setting
-from ovspec.eval.suites import read_suites
+from ovspec.eval.suites import first_of_each, read_suite
 from ovspec.eval.task_settings import NAMES, Parts
 from ovspec.eval.tasks import TasksEval
 from ovspec.generation.inputs import encode, read_tokenizer
@@ -30,8 +30,8 @@ from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_transforms import ffn_layers, moe_layers
 
 COMMON = (
-    *("model", "suite", "needles", "setting", "limit", "max_new_tokens", "context"),
-    *("budget", "expert_budget", "ffn_density", "drafter", "properties", "json_path"),
+    *("model", "suite", "needles", "setting", "limit", "context"),
+    *("budget", "expert_budget", "ffn_density", "json_path"),
 )
 # --setting says what is verified and read how.
 _SET_HERE = {"verify": "sparse", "prefill": "sparse", "commit_interval": None}
@@ -87,7 +87,7 @@ def tasks(
     names = None if setting is None else _names(setting)
     lengths = () if needles is None else int_list("--needles", needles)
     hidden_in = _sentences(filler)
-    examples = read_suites(suite, limit)
+    examples = [example for path in suite for example in read_suite(path)]
     options.update(_SET_HERE)
     choice = PipelineChoice.of(options)
     settings, left_out = _parts(choice).settings(names)
@@ -98,7 +98,7 @@ def tasks(
         model=choice.model,
         make_pipeline=lambda setting: _pipeline(choice, setting),
         settings=settings,
-        examples=examples,
+        examples=first_of_each(examples, limit),
         left_out=left_out,
         drafter=choice.drafter.name if choice.drafter else None,
         drafting=drafting_fields(options, choice.drafter is not None),
@@ -132,8 +132,15 @@ def _parts(choice: PipelineChoice) -> Parts:
     assert choice.prefill is not None
     model = read_model(openvino_core(), ModelInfo.read(choice.model).folder)
     config = OvspecConfig.load(choice.model)
-    has = bool(moe_layers(model)), bool(ffn_layers(model))
-    return Parts(choice.verify, choice.prefill, config, *has)
+    attention, device = choice.arguments["attention"], choice.arguments["device"]
+    return Parts(
+        choice.verify,
+        choice.prefill,
+        config,
+        experts=bool(moe_layers(model)),
+        channels=bool(ffn_layers(model)),
+        native=attention != "stock" and is_cpu(device),
+    )
 
 
 def _pipeline(choice: PipelineChoice, setting: Setting) -> LLMPipeline:

@@ -12,10 +12,10 @@ from ovspec_models.folder.jsonl import read_utf8
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 PER_DEPTH = 4
-_CITIES = ("Lisbon", "Nairobi", "Oslo", "Lima", "Hanoi", "Quebec", "Naples", "Perth", "Cairo", "Kyoto")
-_QUESTION = "What is the secret number of {}? Answer with the number only.\nAnswer:"
+_NAMES = ("Lily", "Tom", "Ben", "Sara", "Max", "Mia", "Jack", "Rose", "Leo", "Anna")
+_QUESTION = "What is the secret number of {}? The secret number is"
 # Tokens of the needle, the question and a chat template; the text may be shorter by some of them.
-_AROUND = 96
+_AROUND = 64
 
 
 def sentences_of(what: str, read: Callable[[], str]) -> list[str]:
@@ -56,20 +56,19 @@ def needle_examples(
             raise ValueError(
                 f"--needles {length}: the question and the first sentence need more tokens; give more"
             )
-        for depth in DEPTHS:
-            for turn in range(per_depth):
-                yield _needle(length, depth, turn, text)
+        for turn in range(per_depth):
+            yield from (_needle(length, depth, turn, text) for depth in DEPTHS)
 
 
 def _needle(length: int, depth: float, turn: int, text: Sequence[str]) -> Example:
     random = Random(f"{length} {depth} {turn}")
-    city, secret = random.choice(_CITIES), str(random.randrange(10_000, 100_000))
+    name, secret = random.choice(_NAMES), str(random.randrange(100, 1000))
     at = round(depth * len(text))
-    whole = [*text[:at], f"The secret number of {city} is {secret}.", *text[at:]]
+    whole = [*text[:at], f"The secret number of {name} is {secret}.", *text[at:]]
     return Example(
         place=f"needle of {length} tokens at depth {depth:g}",
         task=f"needle {length:,}",
-        prompt=f"{' '.join(whole)}\n\n{_QUESTION.format(city)}",
+        prompt=f"{' '.join(whole)}\n\n{_QUESTION.format(name)}",
         metrics=("contains",),
         answers=(secret,),
         reference=secret,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,18 +53,13 @@ class Example:
     group: str = ""
 
 
-def read_suites(paths: Sequence[Path], limit: int | None = None) -> list[Example]:
-    """The examples of files, of each task the first `limit`.
-
-    Raises:
-        ValueError: a file can't be read or is damaged, or one of its entries is no task; it names the place.
-    """
-    found, counts = list[Example](), dict[str, int]()
-    for path in paths:
-        for example in read_suite(path):
-            counts[example.task] = counts.get(example.task, 0) + 1
-            if limit is None or counts[example.task] <= limit:
-                found.append(example)
+def first_of_each(examples: Iterable[Example], limit: int | None) -> list[Example]:
+    """Of each task the first examples; `None`: all."""
+    found, counts = list[Example](), Counter[str]()
+    for example in examples:
+        counts[example.task] += 1
+        if limit is None or counts[example.task] <= limit:
+            found.append(example)
     return found
 
 
@@ -71,7 +67,7 @@ def read_suite(path: Path) -> list[Example]:
     """The examples of one file, JSON or one JSON object a line; each entry says by its fields what it is.
 
     Raises:
-        ValueError: as `read_suites`.
+        ValueError: it can't be read or is damaged, or one of its entries is no task; it names the place.
     """
     what = f"--suite {path}"
     found = [

@@ -38,6 +38,7 @@ class Parts:
         config: of the model's folder, with calibrated amounts, if there are any.
         experts: whether the model has layers with experts.
         channels: whether it has gated MLPs.
+        native: whether attention is ovspec's operation.
     """
 
     given: SparseVerify
@@ -45,6 +46,7 @@ class Parts:
     config: OvspecConfig | None
     experts: bool
     channels: bool
+    native: bool = True
 
     def settings(self, names: Sequence[str] | None) -> tuple[list[NamedSetting], list[str]]:
         """The settings of these names, or all that can be had; and why the others are left out.
@@ -113,6 +115,8 @@ class Parts:
             return channels
         if name == "all" and experts and channels:
             return f"it would be attention alone, because {experts}; {channels}"
+        if name == "prompts" and not self.native:
+            return "sparse prompts need --attention native, on a CPU"
         return ""
 
     def _check_given(self, chosen: set[str]) -> None:

@@ -14,7 +14,6 @@ from ovspec.bench.cache_contents import fill
 from ovspec.cache.cache import CachedSequence
 from ovspec.engine.routing import sparse_attention
 from ovspec.eval.report import precisions
-from ovspec.graphs.compile import cache_tensors
 from ovspec.operations.attention_config import AttentionConfig
 from ovspec.operations.backends import Backends
 from ovspec.operations.expert_budgets import ExpertBackend, ExpertConfig, expert_config
@@ -91,7 +90,7 @@ def random_context(runner: ModelRunner, tokens: int, rng: np.random.Generator) -
     sequence = CachedSequence()
     runner.blocks.reserve(sequence, tokens)
     runner.cache.ensure(runner.blocks.num_blocks)
-    for spec in cache_tensors(runner.compiled):
+    for spec in runner.cache.specs:
         tensor = runner.cache.tensor(spec.name)
         on_host = isinstance(tensor, ov.Tensor)
         host = tensor if on_host else ov.Tensor(spec.element_type, tensor.get_shape())
@@ -168,9 +167,7 @@ class Subject:
 
     def _cache_bytes_per_token(self) -> float:
         """Bytes of keys and values that one token of the context takes, over all layers."""
-        specs = (
-            spec for spec in cache_tensors(self.runner.compiled) if spec.name.startswith(KEYS_AND_VALUES)
-        )
+        specs = (spec for spec in self.runner.cache.specs if spec.name.startswith(KEYS_AND_VALUES))
         block = sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in specs)
         return block / self.runner.block_size
 

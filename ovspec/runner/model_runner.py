@@ -16,7 +16,7 @@ from ovspec.cache.cache import CachedSequence, KVCache
 from ovspec.cache.cache_memory import blocks_on
 from ovspec.devices.devices import masks_trees, openvino_core
 from ovspec.devices.freed_memory import give_back_freed_memory
-from ovspec.graphs.compile import block_size_of, cache_tensors, compile_paged, read_model, state_tensors
+from ovspec.graphs.compile import block_size_of, compile_paged, read_model, state_tensors
 from ovspec.graphs.graph_facts import GraphFacts
 from ovspec.graphs.identity import identity_breakers
 from ovspec.graphs.model_cache import ModelCache
@@ -120,9 +120,9 @@ class ModelRunner:
             experts.check(facts.expert_layers)
         self.compiled = compiled
         self.request = compiled.create_infer_request()
-        self.block_size = block_size_of(compiled)
-        key_axis = 1 if self.backends.on_cpu else 2
-        self.cache = KVCache(self.request, cache_tensors(compiled), blocks_on(self.backends.device), key_axis)
+        caches, key_axis = facts.caches(compiled), 1 if self.backends.on_cpu else 2
+        self.block_size = block_size_of(caches)
+        self.cache = KVCache(self.request, caches, blocks_on(self.backends.device), key_axis)
         #: States of layers with linear attention; `None` where there are none.
         self.recurrent = RecurrentStates.of(compiled, self.request)
         self.blocks = BlockManager(self.block_size)
@@ -174,7 +174,8 @@ class ModelRunner:
             graph, facts = build()
             compiling()
             compiled = compile_paged(core, graph, backends.device, backends.plugin_properties)
-            self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
+            block_size = block_size_of(facts.caches(compiled))
+            self.attention.check_block_size(block_size, self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):
             raise ValueError(

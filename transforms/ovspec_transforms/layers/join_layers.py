@@ -33,8 +33,7 @@ def join_layers(model: ov.Model) -> TransformReport:
 
     Adds the input `cache_table` u8 `[8 * (1 + entries)]`, numbers of 64 bits, where caches are read by their
     addresses: the number of blocks of each cache, then the address of `key_cache.N` at entry 3 N, and of
-    `value_cache.N` and `key_summary.N` behind it. These stay inputs of the model, although nothing reads
-    them.
+    `value_cache.N` and `key_summary.N` behind it. `remove_addressed` takes these out of the model's inputs.
 
     Args:
         model: behind all other passes, and changed in place.

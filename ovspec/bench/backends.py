@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from ovspec.operations.linear_backend import LinearBackend
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.folder.sparse_verify import SparseVerify
+from ovspec_ops import step_times
 
 BACKENDS = ("stock", "dense", "sparse", "sparse_stock")
 DEFAULT_BACKENDS = ("stock", "dense", "sparse")
@@ -30,8 +32,8 @@ DEFAULT_BACKENDS = ("stock", "dense", "sparse")
 MODELS = {"stock": "stock", "dense": "native", "sparse": "native", "sparse_stock": "portable"}
 SPARSE = frozenset({"sparse", "sparse_stock"})
 KEYS_AND_VALUES = ("key_cache.", "value_cache.")
-_SELECTION = ("/KeySummary", "/BlockSelect")
-
+SELECTION = ("key_summary", "block_select")
+"""Steps that choose blocks."""
 
 R = TypeVar("R", bound=ModelRunner)
 
@@ -108,8 +110,8 @@ class Timing:
         ms: milliseconds.
         density: share of the context's cache that its attention read.
         cache_bytes: of keys and values in that share.
-        selection_ms: milliseconds of choosing blocks, `None` where nothing is chosen, or by no operation of
-            its own, as in layers that are one operation.
+        steps_ms: milliseconds by kind of step, as of `ovspec_ops.step_times`; empty where the model has no
+            operations of ours.
         experts_read: experts of a layer that it read, mean; `None` where nothing counts them.
         ffn_density: share of the feed-forward channels that it read; `None` likewise.
     """
@@ -117,7 +119,7 @@ class Timing:
     ms: float
     density: float
     cache_bytes: float
-    selection_ms: float | None = None
+    steps_ms: Mapping[str, float] = field(default_factory=dict)
     experts_read: float | None = None
     ffn_density: float | None = None
 
@@ -142,28 +144,22 @@ class Subject:
         ids = self._rng.integers(0, self._vocab_size, tokens)
         self._sequence.length = context
         limits = self.runner.limits(sparse, context + tokens)
-        result = self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
+        with self._timed_steps() as steps:
+            result = self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
         self._sequence.rollback(context)
-        stats, attention = result.stats, self.runner.attention
-        native = attention.backend == "native" and not self.runner.backends.joins_layers
-        selects = sparse is not None and attention.selects and native
+        stats = result.stats
         density = stats.attended_tokens / stats.context_tokens
         return Timing(
             stats.duration / 1e3,
             density,
             density * (context + tokens) * self._bytes_per_token,
-            self._selection_ms() if selects else None,
+            {kind: microseconds / 1e3 for kind, microseconds in steps.items()},
             sum(stats.experts_read) / len(stats.experts_read) if stats.experts_read else None,
             sum(stats.channels_read) / sum(stats.channels_held) if stats.channels_read else None,
         )
 
-    def _selection_ms(self) -> float:
-        """Milliseconds that the last pass spent in the operations that choose blocks."""
-        profile = self.runner.request.get_profiling_info()
-        microseconds = sum(
-            node.real_time.total_seconds() * 1e6 for node in profile if node.node_name.endswith(_SELECTION)
-        )
-        return float(microseconds / 1e3)
+    def _timed_steps(self) -> AbstractContextManager[Mapping[str, float]]:
+        return step_times() if self.runner.backends.native else nullcontext({})
 
     def _cache_bytes_per_token(self) -> float:
         """Bytes of keys and values that one token of the context takes, over all layers."""

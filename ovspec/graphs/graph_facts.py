@@ -58,8 +58,10 @@ class GraphFacts:
 
     def caches(self, compiled: ov.CompiledModel) -> list[CacheTensor]:
         """All caches of the compiled graph: its inputs, and those that it reads by their addresses."""
-        others = (CacheTensor(c.name, getattr(ov.Type, c.element_type), c.block_shape) for c in self.addressed)
-        return [*cache_tensors(compiled), *others]
+        found = cache_tensors(compiled)
+        for cache in self.addressed:
+            found.append(CacheTensor(cache.name, getattr(ov.Type, cache.element_type), cache.block_shape))
+        return found
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> GraphFacts:

@@ -29,7 +29,7 @@ from ovspec.operations.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.operations.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.operations.linear_backend import LinearBackend
 from ovspec.operations.tree_limits import why_no_tree_mask, why_rows_stay
-from ovspec.passes.layer_rows import LayerRows
+from ovspec.passes.computed_layers import ComputedLayers
 from ovspec.passes.long_rope import LongRope
 from ovspec.passes.pass_result import PassResult
 from ovspec.passes.pass_stats import PassStats
@@ -137,10 +137,10 @@ class ModelRunner:
         )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
         self._selection = host_selection(self.attention, self.block_size, compiled, self.cache, facts.anchors)
-        #: What says how many rows each layer computes; `None` where that is all of them.
-        self.layer_rows = LayerRows.of(self.compiled)
+        #: What says which layers compute a pass; `None` where all do.
+        self.computed_layers = ComputedLayers.of(self.compiled)
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
-        self._parts = (*limits, self.layer_rows, self.recurrent)
+        self._parts = (*limits, self.computed_layers, self.recurrent)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
@@ -238,7 +238,7 @@ class ModelRunner:
         inputs = self.gpu_rows.fitted(inputs) if self.gpu_rows else inputs
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
-        for part in (self._expert_budgets, self._ffn_limits, self.layer_rows, self.recurrent):
+        for part in (self._expert_budgets, self._ffn_limits, self.computed_layers, self.recurrent):
             inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         duration = self._inputs.infer() + recomputed

@@ -31,6 +31,7 @@ public:
     static constexpr const char* step_name = "gated_mlp";
 
     void validate_and_infer_types() override;
+    void check_attributes() const;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
 };
 

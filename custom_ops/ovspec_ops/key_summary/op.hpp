@@ -30,6 +30,7 @@ public:
     static constexpr const char* step_name = "key_summary";
 
     void validate_and_infer_types() override;
+    void check_attributes() const;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
     void summarise(const SummaryCall& call) const;
 };

@@ -21,6 +21,7 @@ public:
     static constexpr const char* step_name = "expert_budget";
 
     void validate_and_infer_types() override;
+    void check_attributes() const;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
 };
 

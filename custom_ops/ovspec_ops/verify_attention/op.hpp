@@ -41,6 +41,7 @@ public:
     static constexpr const char* step_name = "attention";
 
     void validate_and_infer_types() override;
+    void check_attributes() const;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
     void attend(const AttentionCall& call) const;
 };

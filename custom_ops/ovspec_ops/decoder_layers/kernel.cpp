@@ -170,13 +170,15 @@ void sigmoid(const float* x, std::size_t width, float* y) {
     });
 }
 
-// (1 - e) / (1 + e) with e = exp(-2 |x|), and the sign of x.
+// (1 - e) / (1 + e) with e = exp(-2 |x|), and the sign of x; near 0, where 1 - e loses digits, x - x^3 / 3.
 void tanh(const float* x, std::size_t width, float* y) {
     fill(y, width, [&](std::size_t i, std::size_t count) {
         const Vec value = load_some(x + i, count);
         const Vec e = exp_nonpositive(activation::magnitude(value) * -2.0f);
         const Vec size = (1.0f - e) / (1.0f + e);
-        return value < 0.0f ? -size : (value == value ? size : value);
+        const Vec whole = value < 0.0f ? -size : (value == value ? size : value);
+        const Vec small = fused(value * value * value, splat(-1.0f / 3.0f), value);
+        return activation::magnitude(value) < 0.05f ? small : whole;
     });
 }
 

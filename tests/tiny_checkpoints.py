@@ -39,6 +39,13 @@ _LINEAR = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
 }
+_MAMBA = {
+    "layer_types": ["mamba", "attention"],
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "shared_intermediate_size": 32,
+}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _LLAMA_ROPE = {
     "rope_type": "llama3",
@@ -254,6 +261,20 @@ TINY: dict[str, Tiny] = {
         num_experts_per_tok=2,
         attention_multiplier=0.1,
         residual_multiplier=0.5,
+    ),
+    "Granite 4 hybrid": _tiny(
+        "GraniteMoeHybridConfig",
+        0,
+        moe_layers=2,
+        **_MAMBA,
+        num_local_experts=4,
+        position_embedding_type="rope",
+        attention_multiplier=0.1,
+        residual_multiplier=0.5,
+        lacks={"position_embedding_type": None},
+    ),
+    "Granite 4 hybrid, no positions and experts": _tiny(
+        "GraniteMoeHybridConfig", 0, **_MAMBA, mamba_n_groups=2, num_local_experts=0
     ),
     "SmolLM3": _tiny("SmolLM3Config", no_rope_layers=[1, 0], lacks={"no_rope_layers": [1, 1]}),
     "OLMo 2": _tiny("Olmo2Config"),

@@ -16,6 +16,7 @@ import tiers
 
 WINDOW = 48
 LONG_FROM = 64
+CHUNK = 160
 VOCAB = 4096
 _DEMO = Path(__file__).parents[1] / "tools" / "demo" / "draft"
 _TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
@@ -275,6 +276,18 @@ TINY: dict[str, Tiny] = {
     ),
     "Granite 4 hybrid, no positions and experts": _tiny(
         "GraniteMoeHybridConfig", 0, **_MAMBA, mamba_n_groups=2, num_local_experts=0
+    ),
+    "Llama 4": _tiny(
+        "Llama4TextConfig",
+        intermediate_size_mlp=96,
+        head_dim=32,
+        num_local_experts=4,
+        num_experts_per_tok=1,
+        attention_chunk_size=CHUNK,
+        floor_scale=CHUNK + 40,
+        interleave_moe_layer_step=1,
+        no_rope_layers=[1, 0],
+        lacks={"no_rope_layers": [1, 1]},
     ),
     "SmolLM3": _tiny("SmolLM3Config", no_rope_layers=[1, 0], lacks={"no_rope_layers": [1, 1]}),
     "OLMo 2": _tiny("Olmo2Config"),

@@ -105,6 +105,13 @@ FAMILIES = (
         _ROUTED,
         _RECURRENT,
     ),
+    Family(
+        "Llama 4",
+        ("llama4_text",),
+        _FULL,
+        f"the shared expert: {_GATED}",
+        note="text models; inside the first chunk of attention_chunk_size tokens, a longer text is refused",
+    ),
     Family("SmolLM3", ("smollm3",), _FULL, _GATED, note="layers without RoPE are as sparse as the others"),
     Family("OLMo 2", ("olmo2",), _FULL, _GATED),
     Family("Cohere", ("cohere",), _FULL, _GATED),

@@ -50,6 +50,7 @@ LEFT = {
         ("Granite 4 hybrid", "Granite 4 hybrid, no positions and experts"),
         (3, {"PagedSelectiveSSM": 1, "PagedCausalConv1D": 1}),
     ),
+    "Llama 4": (6, {"MatMul": 4}),  # experts in three dimensions
     "LFM2": (3, {"MatMul": 1, "PagedCausalConv1D": 1}),
     "LFM2-MoE": (4, {"MatMul": 1, "PagedCausalConv1D": 1}),
 }

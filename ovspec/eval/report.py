@@ -113,7 +113,7 @@ class Report:
                 for result, summary in zip(self.results, self.summaries(), strict=True)
             ],
         }
-        return {name: _finite(value) for name, value in found.items()}
+        return {name: finite(value) for name, value in found.items()}
 
     def lines(self) -> list[str]:
         """What was measured and how, one sentence per line."""
@@ -205,10 +205,10 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no infinity: a margin without a second choice, or the KL of a token that is ruled out."""
     if isinstance(value, dict):
-        return {name: _finite(entry) for name, entry in value.items()}
+        return {name: finite(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

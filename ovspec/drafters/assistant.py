@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.drafters.draft_tree import DraftTree, depth_of
 from ovspec.drafters.drafter import Drafter, Proposal
-from ovspec.drafters.drawing import draw
+from ovspec.drafters.drawing import draw, warn_of_logits
 from ovspec.generation.sequence import Sequence
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
@@ -104,6 +104,9 @@ class AssistantDrafter(Drafter):
         drafting = [index for index in drafting if index not in trees]
         for index in drafting:
             sequences[index].draft.keep_states(sequences[index].draft.length)
+        at_once = [index for index in drafting if self._takes_largest(sequences[index])]
+        self._draft_at_once([(sequences[i], int(lengths[i]), proposals[i]) for i in at_once])
+        drafting = [index for index in drafting if index not in at_once]
         while drafting:
             logits = self._forward([(sequences[index], proposals[index].tokens) for index in drafting])
             still = []
@@ -138,6 +141,32 @@ class AssistantDrafter(Drafter):
             self.runner.publish(sequence.draft, sequence.tokens)
         self.runner.release(sequence.draft)
         sequence.draft_states.pop(self.name, None)
+
+    def _takes_largest(self, sequence: Sequence) -> bool:
+        """Whether the draft model can choose a sequence's tokens by itself: always that of the largest logit.
+
+        A token that is not probable enough ends a draft, so that the next one is not computed.
+        """
+        settings = sequence.settings
+        greedy = not settings.sampling.do_sample and settings.assistant_confidence_threshold == 0.0
+        return self.runner.drafts and greedy and sequence.processor.leaves_logits
+
+    def _draft_at_once(self, drafts: SequenceOf[tuple[Sequence, int, Proposal]]) -> None:
+        """Draft so many tokens of each sequence in one pass."""
+        if not drafts:
+            return
+        drafts = sorted(drafts, key=lambda draft: -draft[1])
+        batch = [
+            replace(self._rows(sequence, []), drafts=count, vocab_size=self._vocab_size)
+            for sequence, count, _ in drafts
+        ]
+        result = self.runner.forward(batch)
+        self.last_duration += result.duration
+        for (_, count, proposal), tokens in zip(drafts, result.drafts.T.tolist(), strict=True):
+            known = tokens.index(-1) if -1 in tokens else count
+            if known < count:
+                warn_of_logits("logits of the draft model hold NaN, or none is finite")
+            proposal.tokens += tokens[:known]
 
     def _draft_trees(self, sequences: SequenceOf[Sequence], trees: Mapping[int, DraftTree]) -> None:
         """Grow trees: after the context, each pass has all nodes so far as rows, the last ones sampled.
@@ -194,13 +223,14 @@ class AssistantDrafter(Drafter):
         return most is None or len(missing) <= most
 
     def _forward(self, drafts: SequenceOf[tuple[Sequence, list[int]]]) -> NDArray[np.float32]:
-        batch = []
-        for sequence, drafted in drafts:
-            context = sequence.tokens[sequence.draft.length :]
-            done = max(0, sequence.draft.length - len(sequence.tokens))
-            tokens = np.array(context + drafted[done:], np.int64)
-            batch.append(Rows(sequence.draft, tokens, budget=self._budget(len(sequence.tokens))))
-        return self._logits(batch)
+        return self._logits([self._rows(sequence, drafted) for sequence, drafted in drafts])
+
+    def _rows(self, sequence: Sequence, drafted: list[int]) -> Rows:
+        """What the draft model has not read of a sequence and its draft so far."""
+        context = sequence.tokens[sequence.draft.length :]
+        done = max(0, sequence.draft.length - len(sequence.tokens))
+        tokens = np.array(context + drafted[done:], np.int64)
+        return Rows(sequence.draft, tokens, budget=self._budget(len(sequence.tokens)))
 
     def _logits(self, batch: SequenceOf[Rows]) -> NDArray[np.float32]:
         result = self.runner.forward(batch)

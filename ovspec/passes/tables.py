@@ -56,6 +56,9 @@ class Rows:
         layers: those that compute the rows, where the model can leave some out; `None`: all.
         block: the last so many rows see each other and all before them, and those before them see nothing:
             they only leave their keys and values. `None`: every row sees itself and what is before it.
+        drafts: so many tokens are drafted behind the rows in the same pass, each the most probable one, by a
+            model that can.
+        vocab_size: ids of these are below it.
     """
 
     sequence: CachedSequence
@@ -73,6 +76,8 @@ class Rows:
     offset: int = 0
     layers: tuple[int, ...] | None = None
     block: int | None = None
+    drafts: int = 0
+    vocab_size: int = 0
 
     @property
     def is_dense(self) -> bool:
@@ -88,6 +93,11 @@ class Rows:
     def context(self) -> int:
         """Tokens that the last row sees."""
         return self.past + len(self.tokens)
+
+    @property
+    def end(self) -> int:
+        """Tokens in the cache behind the pass; of a draft all but the last."""
+        return self.context + max(0, self.drafts - 1)
 
     @property
     def positions(self) -> NDArray[np.int64]:
@@ -175,7 +185,7 @@ class _Tables:
         return found
 
     def _table(self, rows: Rows) -> NDArray[np.int32]:
-        return rows.sequence.table[: -(-rows.context // self._block_size)]
+        return rows.sequence.table[: -(-rows.end // self._block_size)]
 
     def input_ids(self) -> NDArray[np.int64]:
         return _joined([rows.tokens for rows in self._batch])

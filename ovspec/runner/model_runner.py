@@ -29,6 +29,7 @@ from ovspec.operations.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.operations.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.operations.linear_backend import LinearBackend
 from ovspec.operations.tree_limits import why_no_tree_mask, why_rows_stay
+from ovspec.passes.draft_plan import DraftPlan
 from ovspec.passes.layer_rows import LayerRows
 from ovspec.passes.long_rope import LongRope
 from ovspec.passes.pass_result import PassResult
@@ -139,8 +140,11 @@ class ModelRunner:
         self._selection = host_selection(self.attention, self.block_size, compiled, self.cache, facts.anchors)
         #: What says how many rows each layer computes; `None` where that is all of them.
         self.layer_rows = LayerRows.of(self.compiled)
+        self._draft_plan = DraftPlan.of(self.compiled, self.block_size)
+        #: Whether a pass can draft several tokens.
+        self.drafts = self._draft_plan is not None
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
-        self._parts = (*limits, self.layer_rows, self.recurrent)
+        self._parts = (*limits, self.layer_rows, self.recurrent, self._draft_plan)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
@@ -217,7 +221,7 @@ class ModelRunner:
         if self.long_rope:
             self.long_rope.remember(batch)
         for rows in batch:
-            rows.sequence.length = rows.context
+            rows.sequence.length = rows.end
         logits: NDArray[np.float32] = self.request.get_tensor("logits").data
         logits = logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
         return PassResult(logits, stats, self.request, self._selection)
@@ -226,10 +230,10 @@ class ModelRunner:
         self, batch: Sequence[Rows], filled: Sequence[Rows], apart: bool, recomputed: float
     ) -> PassStats:
         """Compute `filled`, a batch with the rows that `GpuRows` added."""
-        needed = self.blocks.required([(rows.sequence, rows.context) for rows in filled])
+        needed = self.blocks.required([(rows.sequence, rows.end) for rows in filled])
         self.cache.ensure(needed, soon=self.blocks.required(prompt_ends(filled)))
         for rows in filled:
-            for source, target in self.blocks.reserve(rows.sequence, rows.context):
+            for source, target in self.blocks.reserve(rows.sequence, rows.end):
                 self.cache.copy(source, target)
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
@@ -239,6 +243,7 @@ class ModelRunner:
             inputs |= self._selection.inputs(parts, apart)
         for part in (self._expert_budgets, self._ffn_limits, self.layer_rows, self.recurrent):
             inputs |= part.inputs(parts) if part else {}
+        inputs |= self._draft_plan.inputs(parts, inputs) if self._draft_plan else {}
         self._inputs.write(inputs)
         duration = self._inputs.infer() + recomputed
         if self.recurrent:

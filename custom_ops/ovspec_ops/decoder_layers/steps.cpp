@@ -4,6 +4,7 @@
 
 #include "cache_write/op.hpp"
 #include "common/tensors.hpp"
+#include "decoder_layers/draft_steps.hpp"
 #include "decoder_layers/operation_steps.hpp"
 #include "decoder_layers/row_steps.hpp"
 #include "decoder_layers/step_operands.hpp"
@@ -129,6 +130,8 @@ Action action_of(const ProgramText& program, const StepText& step) {
     if (Action found = row_step(program, step))
         return found;
     if (Action found = operation_step(program, step))
+        return found;
+    if (Action found = draft_step(program, step))
         return found;
     fail(layers_op, "step '", step.name, "' of the line '", step.line, "' is not known; update ovspec");
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,11 +156,7 @@ class AssistantDrafter(Drafter):
         if not drafts:
             return
         drafts = sorted(drafts, key=lambda draft: -draft[1])
-        batch = [
-            replace(self._rows(sequence, []), drafts=count, vocab_size=self._vocab_size)
-            for sequence, count, _ in drafts
-        ]
-        result = self.runner.forward(batch)
+        result = self.runner.forward([self._rows(sequence, [], count) for sequence, count, _ in drafts])
         self.last_duration += result.duration
         for (_, count, proposal), tokens in zip(drafts, result.drafts.T.tolist(), strict=True):
             known = tokens.index(-1) if -1 in tokens else count
@@ -216,21 +212,23 @@ class AssistantDrafter(Drafter):
             sequence: whose draft cache is behind.
             most: how many of them; `None`: all.
         """
-        missing = sequence.uncached(sequence.draft)[:-1]
-        if len(missing) > 1:
+        behind = len(sequence.tokens) - 1 - sequence.draft.length
+        if behind > 1:
+            missing = sequence.uncached(sequence.draft)[:-1]
             read = self.runner.prefill(sequence.draft, missing[:most], self._prefill_chunk)
             self.last_duration += read.duration
-        return most is None or len(missing) <= most
+        return most is None or behind <= most
 
     def _forward(self, drafts: SequenceOf[tuple[Sequence, list[int]]]) -> NDArray[np.float32]:
         return self._logits([self._rows(sequence, drafted) for sequence, drafted in drafts])
 
-    def _rows(self, sequence: Sequence, drafted: list[int]) -> Rows:
-        """What the draft model has not read of a sequence and its draft so far."""
+    def _rows(self, sequence: Sequence, drafted: list[int], drafts: int = 0) -> Rows:
+        """What the draft model has not read of a sequence and its draft so far, to draft so many tokens."""
         context = sequence.tokens[sequence.draft.length :]
         done = max(0, sequence.draft.length - len(sequence.tokens))
         tokens = np.array(context + drafted[done:], np.int64)
-        return Rows(sequence.draft, tokens, budget=self._budget(len(sequence.tokens)))
+        budget = self._budget(len(sequence.tokens))
+        return Rows(sequence.draft, tokens, budget=budget, drafts=drafts, vocab_size=self._vocab_size)
 
     def _logits(self, batch: SequenceOf[Rows]) -> NDArray[np.float32]:
         result = self.runner.forward(batch)

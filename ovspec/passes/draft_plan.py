@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.passes.tables import Number, Rows, slots
+from ovspec.passes.tables import Rows, slots
 from ovspec_transforms import DRAFT_PLAN, SLOT_MAPPING
 
 _POSITIONS = "position_ids"
@@ -33,39 +33,35 @@ class DraftPlan:
         can = any(DRAFT_PLAN in port.get_names() for port in compiled.inputs)
         return cls(block_size) if can else None
 
-    def inputs(
-        self, batch: Sequence[Rows], given: Mapping[str, NDArray[np.generic]]
-    ) -> dict[str, NDArray[np.generic]]:
-        """`draft_plan`, and positions and slots of all runs.
-
-        Args:
-            given: the inputs of the pass without drafts.
+    def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
+        """`draft_plan` of a pass; of one that drafts positions and slots of all runs too.
 
         Raises:
             ValueError: sequences that do not all draft, or in another order than of the number of tokens,
-                the most first, or that draft from another row than their last.
+                the most first, or that draft behind another row than their last.
         """
-        counts = [rows.drafts for rows in batch]
+        counts, rows = [one.drafts for one in batch], sum(len(one.tokens) for one in batch)
         if not any(counts):
-            return {DRAFT_PLAN: np.array([0, len(given[_POSITIONS])], np.int32)}
-        if min(counts) < 1 or counts != sorted(counts, reverse=True):
+            return {DRAFT_PLAN: np.array([0, rows], np.int32)}
+        if counts[-1] < 1 or counts != sorted(counts, reverse=True):
             raise ValueError(f"sequences draft {counts} tokens: expected 1 or more each, the most first")
-        if any(rows.sampled != 1 or rows.parents is not None for rows in batch):
+        if any(one.sampled != 1 or one.parents is not None for one in batch):
             raise ValueError("drafts follow the last row of a chain: expected sampled=1 and no parents")
-        first, drafting = len(given[_POSITIONS]), [rows for rows in batch if rows.drafts > 1]
-        behind = [np.arange(rows.context, rows.end) for rows in drafting]
-        written = [slots(r.sequence.table, r.context, r.end, self._block_size) for r in drafting]
         runs = [sum(count > run for count in counts) for run in range(1, counts[0])]
+        plan = np.array([batch[0].vocab_size, rows, *runs], np.int32)
+        if len(batch) == 1:  # its rows follow each other; this runs for every draft
+            parts = [(batch[0], batch[0].past, batch[0].end)]
+        else:
+            behind = [(one, one.context + run) for run in range(counts[0] - 1) for one in batch[: runs[run]]]
+            parts = [(one, one.past, one.context) for one in batch]
+            parts += [(one, at, at + 1) for one, at in behind]
+        size = self._block_size
+        written = [slots(one.sequence.table, begin, end, size) for one, begin, end in parts]
+        positions = [np.arange(begin, end) for _, begin, end in parts]
+        if len(parts) == 1:
+            return {DRAFT_PLAN: plan, _POSITIONS: positions[0], SLOT_MAPPING: written[0]}
         return {
-            DRAFT_PLAN: np.array([batch[0].vocab_size, first, *runs], np.int32),
-            _POSITIONS: np.concatenate([given[_POSITIONS], *_by_run(behind)]),
-            SLOT_MAPPING: np.concatenate([given[SLOT_MAPPING], *_by_run(written)]),
+            DRAFT_PLAN: plan,
+            _POSITIONS: np.concatenate(positions),
+            SLOT_MAPPING: np.concatenate(written),
         }
-
-
-def _by_run(arrays: list[NDArray[Number]]) -> list[NDArray[Number]]:
-    """The first number of each sequence, then the second of each, and so on."""
-    if len(arrays) < 2:
-        return arrays
-    runs = np.concatenate([np.arange(len(array)) for array in arrays])
-    return [np.concatenate(arrays)[runs.argsort(kind="stable")]]

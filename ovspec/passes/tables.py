@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ovspec.cache.cache import CachedSequence
 from ovspec.modes.row_limits import MAX_VERIFY_ROWS
-from ovspec_ops.verify_attention import pack_tables
+from ovspec_ops.verify_attention import pack_chain, pack_tables
 from ovspec_transforms import (
     BLOCK_ROWS,
     HIDDEN_ROWS,
@@ -97,7 +97,7 @@ class Rows:
     @property
     def end(self) -> int:
         """Tokens in the cache behind the pass; of a draft all but the last."""
-        return self.context + max(0, self.drafts - 1)
+        return self.context + (self.drafts - 1 if self.drafts else 0)
 
     @property
     def positions(self) -> NDArray[np.int64]:
@@ -223,6 +223,8 @@ class _Tables:
 
     def verify_tables(self) -> NDArray[np.int32]:
         parents = _parents(self._batch)
+        if len(self._batch) == 1 and not len(parents) and self._batch[0].block is None:
+            return pack_chain(len(self._batch[0].tokens), self._batch[0].past, self._table(self._batch[0]))
         seen, lengths, counts = [], [], [0]
         for rows in self._batch:
             for count, past in _groups(rows):

@@ -57,6 +57,7 @@ from ovspec_transforms import (
 _GPU_BLOCK_SIZE = 16
 _PROBE_ROWS = 40
 _LONG = b"long RoPE"
+_NO_LOGITS = np.zeros((0, 0), np.float32)
 
 
 class ModelRunner:
@@ -222,6 +223,8 @@ class ModelRunner:
             self.long_rope.remember(batch)
         for rows in batch:
             rows.sequence.length = rows.end
+        if batch[0].drafts:
+            return PassResult(_NO_LOGITS, stats, self.request)
         logits: NDArray[np.float32] = self.request.get_tensor("logits").data
         logits = logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
         return PassResult(logits, stats, self.request, self._selection)
@@ -237,15 +240,18 @@ class ModelRunner:
                 self.cache.copy(source, target)
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
-        inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart)
+        drafted = self._draft_plan.inputs(parts) if self._draft_plan else {}
+        names = [name for name in self._inputs.names if name not in drafted]
+        inputs = build_tables(parts, self.block_size, native, names, apart) | drafted
         inputs = self.gpu_rows.fitted(inputs) if self.gpu_rows else inputs
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
         for part in (self._expert_budgets, self._ffn_limits, self.layer_rows, self.recurrent):
             inputs |= part.inputs(parts) if part else {}
-        inputs |= self._draft_plan.inputs(parts, inputs) if self._draft_plan else {}
         self._inputs.write(inputs)
         duration = self._inputs.infer() + recomputed
+        if batch[0].drafts:
+            return PassStats(duration)
         if self.recurrent:
             self.recurrent.finish()
         counts = self._selection.counts(parts, self.request) if self._selection else None

@@ -101,6 +101,7 @@ def test_several_texts_draft_in_one_pass(demo_ir: Path) -> None:
     together = sequences()
     for sequence in together:
         drafter.propose([sequence], [1])  # has read its text
+        sequence.trim_caches()
     forward = drafter.runner.forward
 
     def counted(batch: SequenceOf[Rows]) -> PassResult:

@@ -119,7 +119,7 @@ class Model:
         ends = np.cumsum([t.rows for t in texts])
         tables = self.tables[: len(texts)]
         return {
-            "ids": np.concatenate(tokens).astype(np.int64),
+            "ids": np.concatenate(tokens).astype(np.int32),
             "cos": np.cos(angles).astype(np.float32),
             "sin": np.sin(angles).astype(np.float32),
             "slots": np.concatenate(slots),
@@ -129,7 +129,7 @@ class Model:
                 np.concatenate(tables),
                 np.cumsum([0, *map(len, tables)]).astype(np.int32),
             ),
-            "sampled": (ends - 1).astype(np.int64),
+            "sampled": (ends - 1).astype(np.int32),
             "plan": np.array([most, rows, *map(len, runs)], np.int32),
             "k": self.keys,
             "v": self.values,
@@ -204,7 +204,7 @@ def test_random_drafts(isa: str, drawn: tuple[dict[str, Any], int]) -> None:
 
 
 def test_the_plugins_threads_draft_the_same() -> None:
-    """Integers of 64 bits are of 32 there, and shapes are known before the operation runs."""
+    """Shapes are known there before the operation runs."""
     texts = [Text(20, 2, 4), Text(0, 5, 2)]
     alone, threaded = Model(texts, hidden=136), Model(texts, hidden=136)
     inputs = tensors(threaded.inputs(texts, threaded.tokens, 70))
@@ -229,8 +229,8 @@ def test_the_first_of_equal_logits_is_chosen(isa: str, place: int) -> None:
     x = np.full((3, 70), -2.0, np.float32)
     x[1, place:] = -1.0
     numbers = (
-        np.zeros(3, np.int64),
-        np.array([1]),
+        np.zeros(3, np.int32),
+        np.array([1], np.int32),
         np.array([70, 3], np.int32),
         *[np.zeros(0, np.int32)] * 2,
     )

@@ -10,11 +10,12 @@
 namespace ovspec {
 namespace {
 
-// Number `i` of a tensor i64, which the plugin makes i32.
-std::int64_t number_at(const ov::Tensor& tensor, std::size_t i) {
-    if (tensor.get_element_type() == ov::element::i64)
-        return tensor.data<const std::int64_t>()[i];
-    return tensor.data<const std::int32_t>()[i];
+// An input of integers.
+const std::int32_t* integers_of(const LayersPass& pass, std::size_t input) {
+    const ov::Tensor& tensor = pass.inputs[input];
+    if (tensor.get_element_type() != ov::element::i32)
+        fail(layers_op, "input ", input, " is of type ", tensor.get_element_type(), ", expected i32");
+    return tensor.get_size() ? tensor.data<const std::int32_t>() : nullptr;
 }
 
 // How an embedding is stored.
@@ -53,13 +54,14 @@ Action embedding(const ProgramText& program, const StepText& step) {
         const std::uint8_t* data = rows.in(pass);
         const auto* factors = integers ? reinterpret_cast<const std::uint16_t*>(scales.in(pass)) : nullptr;
         const std::uint8_t* zeros = integers ? zero_points.in(pass) : nullptr;
-        const ov::Tensor& tokens = pass.inputs[ids];
-        if (tokens.get_size() != pass.rows)
-            fail(layers_op, "input ", ids, " holds ", tokens.get_size(), " ids, expected one for each of ",
-                 pass.rows, " rows");
+        const std::size_t given = pass.inputs[ids].get_size();
+        const std::int32_t* tokens = integers_of(pass, ids);
+        if (given != pass.rows)
+            fail(layers_op, "input ", ids, " holds ", given, " ids, expected one for each of ", pass.rows,
+                 " rows");
         const StepKernels& kernels = OVSPEC_KERNELS(step_kernels);
         each_row(pass, width, [&](std::size_t r) {
-            const std::int64_t id = number_at(tokens, r);
+            const std::int32_t id = tokens[r];
             float* to = pass.at[y] + r * width;
             if (id == -1)
                 return std::fill_n(to, width, 0.0f), void();
@@ -83,10 +85,10 @@ Action take(const ProgramText& program, const StepText& step) {
     const std::size_t x = of.rows(0), indices = of.input(1), y = of.out(0), width = of.width(0);
     of.same_width(width, of.out_width(0));
     return [=](LayersPass& pass) {
-        const ov::Tensor& named = pass.inputs[indices];
-        const std::size_t rows = pass.run == 0 ? named.get_size() : pass.rows;
+        const std::int32_t* named = integers_of(pass, indices);
+        const std::size_t rows = pass.run == 0 ? pass.inputs[indices].get_size() : pass.rows;
         for (std::size_t r = 0; r < rows; r++) {
-            const std::int64_t from = pass.run == 0 ? number_at(named, r) : static_cast<std::int64_t>(r);
+            const std::int32_t from = pass.run == 0 ? named[r] : static_cast<std::int32_t>(r);
             if (from < 0 || static_cast<std::size_t>(from) >= pass.rows)
                 fail(layers_op, "row ", from, " is taken of the ", pass.rows, " of a pass");
             std::copy_n(pass.at[x] + static_cast<std::size_t>(from) * width, width, pass.at[y] + r * width);

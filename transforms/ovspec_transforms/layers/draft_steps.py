@@ -64,10 +64,17 @@ def with_drafts(model: ov.Model, stretches: list[list[Step]]) -> list[list[Step]
     plan = add_parameter(model, DRAFT_PLAN, [-1], ov.Type.i32)
     chosen = ops.parameter([-1, -1], ov.Type.i32)  # stands for what no node computes
     add_output(model, chosen, DRAFT_TOKENS)
-    take = Step("take", [rows, Port.of(sampled, 1)], [taken], node=sampled.get_name())
+    take = Step("take", [rows, _of_32_bits(source_node(sampled, 1))], [taken], node=sampled.get_name())
     operands: list[Operand] = [logits, Port(plan.get_name(), 0), slots, tables]
     choose = Step("choose", operands, [Port(chosen.get_name(), 0)], node=chosen.get_name())
     return [[embedding, *layers, take, *output, choose]]
+
+
+def _of_32_bits(parameter: ov.Node) -> Port:
+    """An input of integers, which the operation reads as they are: the plugin would convert them."""
+    parameter.set_element_type(ov.Type.i32)
+    parameter.constructor_validate_and_infer_types()
+    return Port(parameter.get_name(), 0)
 
 
 def _made(steps: Iterable[Step]) -> set[Rows | Port]:
@@ -135,7 +142,7 @@ def _embedding(gather: ov.Node, rows: Rows) -> Step:
     data, zero_point, scale = split_weights(source_node(gather), "an embedding")
     dtype = data.get_element_type()
     settings: dict[str, object] = {"format": dtype.get_type_name(), "ids": count}
-    operands: list[Operand] = [Port(ids.get_name(), 0)]
+    operands: list[Operand] = [_of_32_bits(ids)]
     if scale is None and dtype in _NUMBERS:
         data = shared_bytes(data, (count, width * _NUMBERS[dtype]))
     elif scale is not None and dtype in _INTEGERS and scale.get_element_type() == ov.Type.f16:

@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.passes.tables import Rows, slots
+from ovspec.passes.tables import Rows, joined, slots
 from ovspec_transforms import DRAFT_PLAN, SLOT_MAPPING
 
 _POSITIONS = "position_ids"
@@ -41,27 +41,26 @@ class DraftPlan:
                 the most first, or that draft behind another row than their last.
         """
         counts, rows = [one.drafts for one in batch], sum(len(one.tokens) for one in batch)
-        if not any(counts):
+        if not counts[0] and not any(counts):
             return {DRAFT_PLAN: np.array([0, rows], np.int32)}
-        if counts[-1] < 1 or counts != sorted(counts, reverse=True):
+        if counts[-1] < 1 or (len(batch) > 1 and counts != sorted(counts, reverse=True)):
             raise ValueError(f"sequences draft {counts} tokens: expected 1 or more each, the most first")
-        if any(one.sampled != 1 or one.parents is not None for one in batch):
-            raise ValueError("drafts follow the last row of a chain: expected sampled=1 and no parents")
-        runs = [sum(count > run for count in counts) for run in range(1, counts[0])]
-        plan = np.array([batch[0].vocab_size, rows, *runs], np.int32)
+        for one in batch:
+            if one.sampled != 1 or one.parents is not None:
+                raise ValueError("drafts follow the last row of a chain: expected sampled=1 and no parents")
+        runs = [1] * (counts[0] - 1)
         if len(batch) == 1:  # its rows follow each other; this runs for every draft
             parts = [(batch[0], batch[0].past, batch[0].end)]
         else:
-            behind = [(one, one.context + run) for run in range(counts[0] - 1) for one in batch[: runs[run]]]
+            runs = [sum(count > run for count in counts) for run in range(1, counts[0])]
             parts = [(one, one.past, one.context) for one in batch]
+            behind = [(one, one.context + run) for run, most in enumerate(runs) for one in batch[:most]]
             parts += [(one, at, at + 1) for one, at in behind]
         size = self._block_size
         written = [slots(one.sequence.table, begin, end, size) for one, begin, end in parts]
         positions = [np.arange(begin, end) for _, begin, end in parts]
-        if len(parts) == 1:
-            return {DRAFT_PLAN: plan, _POSITIONS: positions[0], SLOT_MAPPING: written[0]}
         return {
-            DRAFT_PLAN: plan,
-            _POSITIONS: np.concatenate(positions),
-            SLOT_MAPPING: np.concatenate(written),
+            DRAFT_PLAN: np.array([batch[0].vocab_size, rows, *runs], np.int32),
+            _POSITIONS: joined(positions),
+            SLOT_MAPPING: joined(written),
         }

@@ -188,10 +188,10 @@ class _Tables:
         return rows.sequence.table[: -(-rows.end // self._block_size)]
 
     def input_ids(self) -> NDArray[np.int64]:
-        return _joined([rows.tokens for rows in self._batch])
+        return joined([rows.tokens for rows in self._batch])
 
     def position_ids(self) -> NDArray[np.int64]:
-        return _joined([rows.positions for rows in self._batch])
+        return joined([rows.positions for rows in self._batch])
 
     def past_lens(self) -> NDArray[np.int32]:
         return _i32(self._pieces.past)
@@ -203,7 +203,7 @@ class _Tables:
         return _i32(self._pieces.begins)
 
     def block_indices(self) -> NDArray[np.int32]:
-        return _joined(self._pieces.tables)
+        return joined(self._pieces.tables)
 
     def block_indices_begins(self) -> NDArray[np.int32]:
         return _begins(self._pieces.tables)
@@ -231,7 +231,7 @@ class _Tables:
                 counts.append(counts[-1] + count)
                 lengths.append(past)
                 seen.append(self._table(rows))
-        return pack_tables(_i32(counts), _i32(lengths), _joined(seen), _begins(seen), parents)
+        return pack_tables(_i32(counts), _i32(lengths), joined(seen), _begins(seen), parents)
 
     def verify_past_lens(self) -> NDArray[np.int32]:
         return _i32([rows.past if self._native and _is_limited(rows) else -1 for rows in self._batch])
@@ -242,10 +242,10 @@ class _Tables:
 
     def features(self) -> NDArray[np.float32] | None:
         given = [rows.features for rows in self._batch if rows.features is not None]
-        return _joined(given) if given else None
+        return joined(given) if given else None
 
     def slot_mapping(self) -> NDArray[np.int32]:
-        return _joined([slots(r.sequence.table, r.past, r.context, self._block_size) for r in self._batch])
+        return joined([slots(r.sequence.table, r.past, r.context, self._block_size) for r in self._batch])
 
     @functools.cached_property
     def masks(self) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -298,7 +298,7 @@ def _groups(rows: Rows) -> list[tuple[int, int]]:
 
 def _last_rows(begins: list[int], counts: list[int]) -> NDArray[np.int64]:
     """The last rows of every sequence, so many of each."""
-    return _joined([np.arange(end - n, end) for end, n in zip(begins[1:], counts, strict=True)])
+    return joined([np.arange(end - n, end) for end, n in zip(begins[1:], counts, strict=True)])
 
 
 def _pieces(past: int, rows: int, block_size: int) -> list[tuple[int, int]]:
@@ -355,7 +355,7 @@ def _parents(batch: Sequence[Rows]) -> NDArray[np.int32]:
         np.concatenate([np.arange(-1, count - 1, dtype=np.int32) for count, _ in _groups(rows)])
         for rows in batch
     )
-    return _joined(
+    return joined(
         [c if rows.parents is None else rows.parents for rows, c in zip(batch, chains, strict=True)]
     )
 
@@ -378,7 +378,7 @@ def _tree_masks(batch: Sequence[Rows]) -> tuple[NDArray[np.uint8], NDArray[np.in
     """Inputs of the tree mask of stock attention: nothing where every sequence is a chain."""
     masks = [seen_rows([] if rows.parents is None else rows.parents.tolist()).reshape(-1) for rows in batch]
     begins = [0, *accumulate(map(len, masks))]
-    return _joined(masks), _i32(begins if begins[-1] else [])
+    return joined(masks), _i32(begins if begins[-1] else [])
 
 
 def _i32(values: list[int]) -> NDArray[np.int32]:
@@ -389,6 +389,6 @@ def _begins(tables: list[NDArray[np.int32]]) -> NDArray[np.int32]:
     return _i32([0, *accumulate(map(len, tables))])
 
 
-def _joined(arrays: list[NDArray[Number]]) -> NDArray[Number]:
-    # Fast path for one sequence, the common case: this runs for every drafted token.
+def joined(arrays: list[NDArray[Number]]) -> NDArray[Number]:
+    """Arrays one behind the other; of one sequence, the common case, its own."""
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -16,7 +16,7 @@ from ovspec.cache.cache import CachedSequence, KVCache
 from ovspec.cache.cache_memory import blocks_on
 from ovspec.devices.devices import masks_trees, openvino_core
 from ovspec.devices.freed_memory import give_back_freed_memory
-from ovspec.graphs.compile import block_size_of, cache_tensors, compile_paged, read_model, state_tensors
+from ovspec.graphs.compile import block_size_of, compile_paged, read_model, state_tensors
 from ovspec.graphs.graph_facts import GraphFacts
 from ovspec.graphs.identity import identity_breakers
 from ovspec.graphs.model_cache import ModelCache
@@ -29,8 +29,8 @@ from ovspec.operations.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.operations.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.operations.linear_backend import LinearBackend
 from ovspec.operations.tree_limits import why_no_tree_mask, why_rows_stay
+from ovspec.passes.computed_layers import ComputedLayers
 from ovspec.passes.draft_plan import DraftPlan
-from ovspec.passes.layer_rows import LayerRows
 from ovspec.passes.long_rope import LongRope
 from ovspec.passes.pass_result import PassResult
 from ovspec.passes.pass_stats import PassStats
@@ -122,9 +122,9 @@ class ModelRunner:
             experts.check(facts.expert_layers)
         self.compiled = compiled
         self.request = compiled.create_infer_request()
-        self.block_size = block_size_of(compiled)
-        key_axis = 1 if self.backends.on_cpu else 2
-        self.cache = KVCache(self.request, cache_tensors(compiled), blocks_on(self.backends.device), key_axis)
+        caches, key_axis = facts.caches(compiled), 1 if self.backends.on_cpu else 2
+        self.block_size = block_size_of(caches)
+        self.cache = KVCache(self.request, caches, blocks_on(self.backends.device), key_axis)
         #: States of layers with linear attention; `None` where there are none.
         self.recurrent = RecurrentStates.of(compiled, self.request)
         self.blocks = BlockManager(self.block_size)
@@ -139,13 +139,13 @@ class ModelRunner:
         )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
         self._selection = host_selection(self.attention, self.block_size, compiled, self.cache, facts.anchors)
-        #: What says how many rows each layer computes; `None` where that is all of them.
-        self.layer_rows = LayerRows.of(self.compiled)
+        #: What says which layers compute a pass; `None` where all do.
+        self.computed_layers = ComputedLayers.of(self.compiled)
         self._draft_plan = DraftPlan.of(self.compiled, self.block_size)
         #: Whether a pass can draft several tokens.
         self.drafts = self._draft_plan is not None
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
-        self._parts = (*limits, self.layer_rows, self.recurrent, self._draft_plan)
+        self._parts = (*limits, self.computed_layers, self.recurrent, self._draft_plan)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
@@ -179,7 +179,8 @@ class ModelRunner:
             graph, facts = build()
             compiling()
             compiled = compile_paged(core, graph, backends.device, backends.plugin_properties)
-            self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
+            block_size = block_size_of(facts.caches(compiled))
+            self.attention.check_block_size(block_size, self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):
             raise ValueError(
@@ -234,7 +235,8 @@ class ModelRunner:
     ) -> PassStats:
         """Compute `filled`, a batch with the rows that `GpuRows` added."""
         needed = self.blocks.required([(rows.sequence, rows.end) for rows in filled])
-        self.cache.ensure(needed, soon=self.blocks.required(prompt_ends(filled)))
+        if needed > self.cache.capacity:
+            self.cache.ensure(needed, soon=self.blocks.required(prompt_ends(filled)))
         for rows in filled:
             for source, target in self.blocks.reserve(rows.sequence, rows.end):
                 self.cache.copy(source, target)
@@ -246,7 +248,7 @@ class ModelRunner:
         inputs = self.gpu_rows.fitted(inputs) if self.gpu_rows else inputs
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
-        for part in (self._expert_budgets, self._ffn_limits, self.layer_rows, self.recurrent):
+        for part in (self._expert_budgets, self._ffn_limits, self.computed_layers, self.recurrent):
             inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         duration = self._inputs.infer() + recomputed

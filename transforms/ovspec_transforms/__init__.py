@@ -62,10 +62,11 @@ from ovspec_transforms.heads.hidden_states import BOUNDARY_STATES as BOUNDARY_ST
 from ovspec_transforms.heads.hidden_states import HIDDEN_ROWS as HIDDEN_ROWS
 from ovspec_transforms.heads.hidden_states import decoder_layers as decoder_layers
 from ovspec_transforms.heads.hidden_states import hidden_states as hidden_states
+from ovspec_transforms.heads.skip_layers import COMPUTED_LAYERS as COMPUTED_LAYERS
 from ovspec_transforms.heads.skip_layers import GIVEN_STATES as GIVEN_STATES
-from ovspec_transforms.heads.skip_layers import LAYER_ROWS as LAYER_ROWS
-from ovspec_transforms.heads.skip_layers import cut_attention as cut_attention
 from ovspec_transforms.heads.skip_layers import skip_layers as skip_layers
+from ovspec_transforms.layers.addressed_caches import AddressedCache as AddressedCache
+from ovspec_transforms.layers.addressed_caches import remove_addressed as remove_addressed
 from ovspec_transforms.layers.draft_steps import DRAFT_PLAN as DRAFT_PLAN
 from ovspec_transforms.layers.draft_steps import DRAFT_TOKENS as DRAFT_TOKENS
 from ovspec_transforms.layers.join_layers import CACHE_TABLE as CACHE_TABLE

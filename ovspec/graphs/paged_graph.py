@@ -85,5 +85,5 @@ def lower(model: ov.Model, backends: Backends, joins: bool = True) -> list[Trans
     if backends.row_bits is not None and (rounded := round_rows(model, backends.row_bits)).changed:
         reports.append(rounded)
     if joins and backends.joins_layers:
-        reports.append(join_layers(model))
+        reports.append(join_layers(model, backends.drafts))
     return reports

@@ -9,7 +9,7 @@ from typing import Any
 import openvino as ov
 
 from ovspec.graphs.identity import StockProducts
-from ovspec_transforms import FfnLayer, MoELayer, TransformReport, moe_layers
+from ovspec_transforms import AdaptedLayer, FfnLayer, MoELayer, TransformReport, moe_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class GraphFacts:
         rope_limit: length of text up to which the short rotary frequencies apply; `None`: no long ones.
         stock_products: products with weights that OpenVINO computes.
         anchors: of every layer that stock operations make sparse, ascending.
+        adapted: linear layers that adapters can add to, in the order of their numbers; none in a graph that
+            was not made for adapters.
     """
 
     reports: tuple[TransformReport, ...]
@@ -28,6 +30,7 @@ class GraphFacts:
     ffn_layers: tuple[FfnLayer, ...]
     stock_products: StockProducts = field(default_factory=StockProducts)
     anchors: tuple[int, ...] = ()
+    adapted: tuple[AdaptedLayer, ...] = ()
 
     @classmethod
     def of(
@@ -62,4 +65,5 @@ class GraphFacts:
             tuple(FfnLayer(**layer) for layer in body["ffn_layers"]),
             StockProducts(**body["stock_products"]),
             tuple(body["anchors"]),
+            tuple(AdaptedLayer(**layer) for layer in body["adapted"]),
         )

@@ -7,6 +7,7 @@
 #include "common/inline.hpp"
 #include "common/kernel_tables.hpp"
 #include "common/weight_format.hpp"
+#include "linear/adapters.hpp"
 
 namespace ovspec {
 
@@ -102,6 +103,12 @@ struct LinearKernels {
     // each of them.
     void (*product)(const LinearWeights& weights, std::size_t first, std::size_t count,
                     const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets, float* scratch);
+
+    // values `[rank]` = scale * A x
+    void (*low_rank_down)(const LowRank& of, const float* x, std::size_t inputs, float* values);
+
+    // y += B values, of the first `width` neurons of a panel b `[rank, panel_width]`.
+    void (*low_rank_up)(const float* values, const float* b, std::size_t rank, std::size_t width, float* y);
 };
 
 OVSPEC_DECLARE_KERNELS(LinearKernels, linear_kernels)

@@ -4,6 +4,7 @@
 
 #include "common/parallel.hpp"
 #include "common/tensors.hpp"
+#include "linear/adapted_rows.hpp"
 
 namespace ovspec {
 namespace {
@@ -31,9 +32,9 @@ std::size_t panels_of(std::size_t size) {
     return (size + panel_width - 1) / panel_width;
 }
 
-// Where the `count` panels from `first` on go, for rows from `row` on.
-void set_targets(const LinearOutput* outputs, std::size_t row, std::size_t first, std::size_t count,
-                 PanelTarget* targets) {
+// each(p, output, panel): of the `count` panels from `first` on, whose panel each is.
+template <class Each>
+void each_panel(const LinearOutput* outputs, std::size_t first, std::size_t count, const Each& each) {
     std::size_t output = 0;
     for (; first >= panels_of(outputs[output].size); output++)
         first -= panels_of(outputs[output].size);
@@ -42,10 +43,18 @@ void set_targets(const LinearOutput* outputs, std::size_t row, std::size_t first
             output++;
             first = 0;
         }
-        const LinearOutput& to = outputs[output];
-        const std::size_t at = first * panel_width;
-        targets[p] = {to.y + row * to.size + at, to.size, std::min(panel_width, to.size - at)};
+        each(p, output, first);
     }
+}
+
+// Where the `count` panels from `first` on go, for rows from `row` on.
+void set_targets(const LinearOutput* outputs, std::size_t row, std::size_t first, std::size_t count,
+                 PanelTarget* targets) {
+    each_panel(outputs, first, count, [&](std::size_t p, std::size_t output, std::size_t panel) {
+        const LinearOutput& to = outputs[output];
+        const std::size_t at = panel * panel_width;
+        targets[p] = {to.y + row * to.size + at, to.size, std::min(panel_width, to.size - at)};
+    });
 }
 
 // Rows that are multiplied together, in packed blocks.
@@ -72,10 +81,34 @@ struct Wave {
     std::size_t round_bytes() const { return full.blocks.count * full.block_bytes; }
 };
 
+// The products of low rank of a pass; null where no row has any.
+AdaptedRows* adapted_rows(const PassAdapters* adapters, std::size_t rows, std::size_t outputs) {
+    if (!adapters)
+        return nullptr;
+    AdaptedRows& found = of_this_thread<AdaptedRows>();
+    found.find(*adapters, rows, outputs);
+    return found.empty() ? nullptr : &found;
+}
+
+// Adds B times what A x gave to the sums of the `count` panels from `first` on, of `rows` rows from `row` on.
+void add_adapted(const AdaptedRows& adapted, const LinearOutput* outputs, std::size_t row, std::size_t rows,
+                 std::size_t first, std::size_t count, const PanelTarget* targets) {
+    const LinearKernels& kernels = OVSPEC_KERNELS(linear_kernels);
+    each_panel(outputs, first, count, [&](std::size_t p, std::size_t output, std::size_t panel) {
+        for (std::size_t r = 0; r < rows; r++)
+            for (std::size_t i = adapted.begin(row + r, output); i < adapted.end(row + r, output); i++) {
+                const AdaptedRows::Product& product = adapted.product(i);
+                const LowRank& of = product.low_rank;
+                kernels.low_rank_up(adapted.values() + product.first, of.b + panel * of.rank * panel_width,
+                                    of.rank, targets[p].width, targets[p].y + r * targets[p].stride);
+            }
+    });
+}
+
 } // namespace
 
 void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, const LinearOutput* outputs,
-                std::size_t count) {
+                std::size_t count, const PassAdapters* adapters) {
     const LinearKernels& kernels = OVSPEC_KERNELS(linear_kernels);
     std::size_t panels = 0;
     for (std::size_t i = 0; i < count; i++)
@@ -83,11 +116,20 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, 
     const std::size_t row_work = panels * panel_width * weights.inputs;
     const std::size_t task_panels = panels_of_task(panels, rows, std::min(rows, round_rows) * row_work),
                       tasks = (panels + task_panels - 1) / task_panels;
+    AdaptedRows* adapted = adapted_rows(adapters, rows, count);
     auto packed_rows = Pool<FloatBuffer>::take();
     for (std::size_t row = 0; row < rows; row += wave_rounds * round_rows) {
         const Wave wave(kernels, weights, std::min(wave_rounds * round_rows, rows - row));
         std::uint8_t* packed = packed_rows->reserve_bytes(wave.rounds * wave.round_bytes());
-        parallel_items(wave.blocks(), 4 * wave.rows * weights.inputs, [&](std::size_t item) {
+        const std::size_t blocks = wave.blocks(), product = adapted ? adapted->begin(row, 0) : 0,
+                          products = adapted ? adapted->begin(row + wave.rows, 0) - product : 0;
+        const std::size_t work = 4 * wave.rows + (adapted ? adapted->ranks() : 0);
+        parallel_items(blocks + products, work * weights.inputs, [&](std::size_t item) {
+            if (item >= blocks) {
+                const AdaptedRows::Product& of = adapted->product(product + item - blocks);
+                return kernels.low_rank_down(of.low_rank, x + of.row * weights.inputs, weights.inputs,
+                                             adapted->values() + of.first);
+            }
             const std::size_t round = item / wave.full.blocks.count, block = item % wave.full.blocks.count;
             const Round& of = wave.of(round);
             const std::size_t first = of.blocks.begin(block), count = of.blocks.begin(block + 1) - first;
@@ -103,6 +145,8 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, 
             FloatBuffer& scratch = of_this_thread<FloatBuffer>();
             kernels.product(weights, first, of_task, packed + round * wave.round_bytes(), some, targets,
                             scratch.reserve(kernels.scratch_floats(weights, some)));
+            if (adapted)
+                add_adapted(*adapted, outputs, row + round * round_rows, some, first, of_task, targets);
         });
     }
 }

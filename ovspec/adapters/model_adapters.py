@@ -43,7 +43,10 @@ class ModelAdapters:
 
     def __init__(self, layers: Sequence[AdaptedLayer]) -> None:
         self._layers = layers
-        self._numbers = {_plain(layer.name): number for number, layer in enumerate(layers)}
+        # A module that is called twice has two products, and its name both numbers.
+        self._numbers = dict[str, list[int]]()
+        for number, layer in enumerate(layers):
+            self._numbers.setdefault(_plain(layer.name), []).append(number)
         self._packed = weakref.WeakKeyDictionary[Adapter, _Products]()
 
     @property
@@ -85,29 +88,34 @@ class ModelAdapters:
             return known
         found: _Products = {}
         for layer in adapter.layers:
-            number = self._number(adapter, layer)
-            if number in found:
+            numbers = self._of(adapter, layer)
+            if numbers[0] in found:
                 raise InvalidValueError(f"{adapter.name}: {cut(layer.name)} is there twice; save it again")
-            found[number] = LowRank.pack(layer.a, layer.b), layer.scale
+            found |= dict.fromkeys(numbers, (LowRank.pack(layer.a, layer.b), layer.scale))
         return self._packed.setdefault(adapter, found)
 
-    def _number(self, adapter: Adapter, layer: AdapterLayer) -> int:
-        """The number of the model's layer that an adapter's names."""
+    def _of(self, adapter: Adapter, layer: AdapterLayer) -> list[int]:
+        """The numbers of the model's layer that an adapter's names."""
         plain = _plain(layer.name)
-        number = self._numbers.get(plain)
-        if number is None:
+        numbers = self._numbers.get(plain, [])
+        if not numbers:
+            # Some exports and some adapters have a wrapper's name in front.
+            ends = [found for name, found in self._numbers.items() if _ends_alike(name, plain)]
+            numbers = ends[0] if len(ends) == 1 else []
+        if not numbers:
             raise InvalidValueError(
                 f"{adapter.name}: the model has no linear layer {cut(layer.name)!r} that adapters add to"
                 f"{self._why(plain)}"
             )
-        of_model = self._layers[number]
-        expected, got = (of_model.inputs, of_model.outputs), (layer.a.shape[1], len(layer.b))
-        if got != expected:
-            raise InvalidValueError(
-                f"{adapter.name}: {cut(layer.name)!r} is of {got[0]} inputs and {got[1]} outputs, the "
-                f"model's layer of {expected[0]} and {expected[1]}: the adapter is for another model"
-            )
-        return number
+        got = layer.a.shape[1], len(layer.b)
+        for of_model in (self._layers[number] for number in numbers):
+            if got != (of_model.inputs, of_model.outputs):
+                raise InvalidValueError(
+                    f"{adapter.name}: {cut(layer.name)!r} is of {got[0]} inputs and {got[1]} outputs, the "
+                    f"model's layer of {of_model.inputs} and {of_model.outputs}: the adapter is for another "
+                    "model"
+                )
+        return numbers
 
     def _why(self, plain: str) -> str:
         """Why the model has no layer of a name."""
@@ -129,3 +137,8 @@ def _plain(name: str) -> str:
             name = name.removeprefix(prefix)
             break
     return name.replace(".", "_")
+
+
+def _ends_alike(one: str, other: str) -> bool:
+    """Whether one name is the other with something in front."""
+    return one.endswith(f"_{other}") or other.endswith(f"_{one}")

@@ -113,12 +113,14 @@ void product(const LinearWeights& weights, std::size_t first, std::size_t count,
     number_path::product(weights, first, count, packed, rows, targets, scratch);
 }
 
-void low_rank_down(const LowRank& of, const float* x, std::size_t inputs, float* values) {
-    low_rank::down(of, x, inputs, values);
+void low_rank_down(const LowRank& of, const float* x, std::size_t inputs, std::size_t rows, float* values,
+                   std::size_t stride) {
+    low_rank::down(of, x, inputs, rows, values, stride);
 }
 
-void low_rank_up(const float* values, const float* b, std::size_t rank, std::size_t width, float* y) {
-    low_rank::up(values, b, rank, width, y);
+void low_rank_up(const float* values, std::size_t stride, const float* b, std::size_t rank, std::size_t rows,
+                 std::size_t width, float* y, std::size_t y_stride) {
+    low_rank::up(values, stride, b, rank, rows, width, y, y_stride);
 }
 
 } // namespace

@@ -104,11 +104,14 @@ struct LinearKernels {
     void (*product)(const LinearWeights& weights, std::size_t first, std::size_t count,
                     const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets, float* scratch);
 
-    // values `[rank]` = scale * A x
-    void (*low_rank_down)(const LowRank& of, const float* x, std::size_t inputs, float* values);
+    // values[r * stride + i] = scale * (A x)[i] for `rows` rows x `[rows, inputs]`.
+    void (*low_rank_down)(const LowRank& of, const float* x, std::size_t inputs, std::size_t rows,
+                          float* values, std::size_t stride);
 
-    // y += B values, of the first `width` neurons of a panel b `[rank, panel_width]`.
-    void (*low_rank_up)(const float* values, const float* b, std::size_t rank, std::size_t width, float* y);
+    // y[r * y_stride + n] += B values[r * stride ..], for the first `width` neurons n of a panel b `[rank,
+    // panel_width]`.
+    void (*low_rank_up)(const float* values, std::size_t stride, const float* b, std::size_t rank,
+                        std::size_t rows, std::size_t width, float* y, std::size_t y_stride);
 };
 
 OVSPEC_DECLARE_KERNELS(LinearKernels, linear_kernels)

@@ -1,5 +1,5 @@
-// The two halves of a product of low rank. A row's bits do not depend on how many outputs are computed
-// together.
+// The two halves of a product of low rank. A row's bits do not depend on the rows beside it, nor on how many
+// outputs are computed together.
 #pragma once
 
 #include "common/simd.hpp"
@@ -8,47 +8,87 @@
 
 namespace ovspec::OVSPEC_ISA::low_rank {
 
-OVSPEC_INLINE float dot(const float* a, const float* x, std::size_t size) {
-    Vec sums[4] = {};
+// Rows that share a vector of A or B, by the number of registers.
+constexpr std::size_t together = lanes == 16 ? 4 : 2;
+
+// Products of a row of A with `rows` rows of x; y[r * stride] for row r.
+template <std::size_t rows>
+OVSPEC_INLINE void dots(const float* a, const float* x, std::size_t size, float scale, float* y,
+                        std::size_t stride) {
+    Vec sums[rows][4];
+    clear(sums);
     std::size_t i = 0;
     for (; i + 4 * lanes <= size; i += 4 * lanes)
 #pragma GCC unroll 4
-        for (std::size_t v = 0; v < 4; v++)
-            sums[v] = fused(load(a + i + v * lanes), load(x + i + v * lanes), sums[v]);
+        for (std::size_t v = 0; v < 4; v++) {
+            const Vec factors = load(a + i + v * lanes);
+#pragma GCC unroll 4
+            for (std::size_t r = 0; r < rows; r++)
+                sums[r][v] = fused(factors, load(x + r * size + i + v * lanes), sums[r][v]);
+        }
     for (; i < size; i += lanes) {
         const std::size_t count = size - i < lanes ? size - i : lanes;
-        sums[0] = fused(load_some(a + i, count), load_some(x + i, count), sums[0]);
+        const Vec factors = load_some(a + i, count);
+#pragma GCC unroll 4
+        for (std::size_t r = 0; r < rows; r++)
+            sums[r][0] = fused(factors, load_some(x + r * size + i, count), sums[r][0]);
     }
-    return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+#pragma GCC unroll 4
+    for (std::size_t r = 0; r < rows; r++)
+        y[r * stride] = scale * sum((sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3]));
 }
 
-OVSPEC_INLINE void down(const LowRank& of, const float* x, std::size_t inputs, float* values) {
-    for (std::size_t r = 0; r < of.rank; r++)
-        values[r] = of.scale * dot(of.a + r * inputs, x, inputs);
+OVSPEC_INLINE void down(const LowRank& of, const float* x, std::size_t inputs, std::size_t rows,
+                        float* values, std::size_t stride) {
+    for (std::size_t row = 0; row < rows;)
+        row += take_rows<together>(rows - row, row, [&](auto R, std::size_t first) {
+            for (std::size_t i = 0; i < of.rank; i++)
+                dots<R>(of.a + i * inputs, x + first * inputs, inputs, of.scale, values + first * stride + i,
+                        stride);
+        });
 }
 
-OVSPEC_INLINE void up(const float* values, const float* b, std::size_t rank, std::size_t width, float* y) {
+// y[r] += values[r] times a panel of B, for whole panels of outputs.
+template <std::size_t rows>
+OVSPEC_INLINE void add_panel(const float* values, std::size_t stride, const float* b, std::size_t rank,
+                             float* y, std::size_t y_stride) {
     constexpr std::size_t vectors = panel_width / lanes;
-    float part[panel_width] = {};
-    const bool whole = width == panel_width;
-    if (!whole)
-        __builtin_memcpy(part, y, width * sizeof(float));
-    float* to = whole ? y : part;
-    Vec sums[vectors];
-#pragma GCC unroll 8
-    for (std::size_t v = 0; v < vectors; v++)
-        sums[v] = load(to + v * lanes);
-    for (std::size_t r = 0; r < rank; r++) {
-        const Vec value = splat(values[r]);
+    Vec sums[rows][vectors];
+#pragma GCC unroll 4
+    for (std::size_t r = 0; r < rows; r++)
 #pragma GCC unroll 8
         for (std::size_t v = 0; v < vectors; v++)
-            sums[v] = fused(value, load(b + r * panel_width + v * lanes), sums[v]);
-    }
+            sums[r][v] = load(y + r * y_stride + v * lanes);
+    for (std::size_t i = 0; i < rank; i++)
 #pragma GCC unroll 8
-    for (std::size_t v = 0; v < vectors; v++)
-        store(to + v * lanes, sums[v]);
-    if (!whole)
-        __builtin_memcpy(y, part, width * sizeof(float));
+        for (std::size_t v = 0; v < vectors; v++) {
+            const Vec factors = load(b + i * panel_width + v * lanes);
+#pragma GCC unroll 4
+            for (std::size_t r = 0; r < rows; r++)
+                sums[r][v] = fused(splat(values[r * stride + i]), factors, sums[r][v]);
+        }
+#pragma GCC unroll 4
+    for (std::size_t r = 0; r < rows; r++)
+#pragma GCC unroll 8
+        for (std::size_t v = 0; v < vectors; v++)
+            store(y + r * y_stride + v * lanes, sums[r][v]);
+}
+
+OVSPEC_INLINE void up(const float* values, std::size_t stride, const float* b, std::size_t rank,
+                      std::size_t rows, std::size_t width, float* y, std::size_t y_stride) {
+    if (width == panel_width) {
+        for (std::size_t row = 0; row < rows;)
+            row += take_rows<together>(rows - row, row, [&](auto R, std::size_t first) {
+                add_panel<R>(values + first * stride, stride, b, rank, y + first * y_stride, y_stride);
+            });
+        return;
+    }
+    for (std::size_t row = 0; row < rows; row++) { // the last outputs of a layer
+        float part[panel_width] = {};
+        __builtin_memcpy(part, y + row * y_stride, width * sizeof(float));
+        add_panel<1>(values + row * stride, stride, b, rank, part, panel_width);
+        __builtin_memcpy(y + row * y_stride, part, width * sizeof(float));
+    }
 }
 
 } // namespace ovspec::OVSPEC_ISA::low_rank

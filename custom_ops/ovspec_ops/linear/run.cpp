@@ -82,27 +82,44 @@ struct Wave {
 };
 
 // The products of low rank of a pass; null where no row has any.
-AdaptedRows* adapted_rows(const PassAdapters* adapters, std::size_t rows, std::size_t outputs) {
+const AdaptedRows* adapted_rows(const PassAdapters* adapters, std::size_t rows, std::size_t outputs) {
     if (!adapters)
         return nullptr;
     AdaptedRows& found = of_this_thread<AdaptedRows>();
     found.find(*adapters, rows, outputs);
-    return found.empty() ? nullptr : &found;
+    return found.groups().empty() ? nullptr : &found;
+}
+
+// A x of the rows of a span.
+void project(const AdaptedRows& adapted, const AdaptedRows::Span& span, const float* x, std::size_t inputs) {
+    OVSPEC_KERNELS(linear_kernels)
+        .low_rank_down(adapted.product(span.product).low_rank, x + span.row * inputs, inputs, span.rows,
+                       adapted.values(span.group, span.product, span.row),
+                       adapted.groups()[span.group].ranks);
 }
 
 // Adds B times what A x gave to the sums of the `count` panels from `first` on, of `rows` rows from `row` on.
 void add_adapted(const AdaptedRows& adapted, const LinearOutput* outputs, std::size_t row, std::size_t rows,
                  std::size_t first, std::size_t count, const PanelTarget* targets) {
     const LinearKernels& kernels = OVSPEC_KERNELS(linear_kernels);
-    each_panel(outputs, first, count, [&](std::size_t p, std::size_t output, std::size_t panel) {
-        for (std::size_t r = 0; r < rows; r++)
-            for (std::size_t i = adapted.begin(row + r, output); i < adapted.end(row + r, output); i++) {
+    for (std::size_t g = 0; g < adapted.groups().size(); g++) {
+        const AdaptedRows::Group& group = adapted.groups()[g];
+        const std::size_t begin = std::max(row, group.row),
+                          end = std::min(row + rows, group.row + group.rows);
+        if (begin >= end)
+            continue;
+        each_panel(outputs, first, count, [&](std::size_t p, std::size_t output, std::size_t panel) {
+            const PanelTarget& to = targets[p];
+            for (std::size_t i = group.products; i < adapted.end(g); i++) {
                 const AdaptedRows::Product& product = adapted.product(i);
-                const LowRank& of = product.low_rank;
-                kernels.low_rank_up(adapted.values() + product.first, of.b + panel * of.rank * panel_width,
-                                    of.rank, targets[p].width, targets[p].y + r * targets[p].stride);
+                const std::size_t rank = product.low_rank.rank;
+                if (product.output == output)
+                    kernels.low_rank_up(adapted.values(g, i, begin), group.ranks,
+                                        product.low_rank.b + panel * rank * panel_width, rank, end - begin,
+                                        to.width, to.y + (begin - row) * to.stride, to.stride);
             }
-    });
+        });
+    }
 }
 
 } // namespace
@@ -116,20 +133,17 @@ void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, 
     const std::size_t row_work = panels * panel_width * weights.inputs;
     const std::size_t task_panels = panels_of_task(panels, rows, std::min(rows, round_rows) * row_work),
                       tasks = (panels + task_panels - 1) / task_panels;
-    AdaptedRows* adapted = adapted_rows(adapters, rows, count);
+    const AdaptedRows* adapted = adapted_rows(adapters, rows, count);
     auto packed_rows = Pool<FloatBuffer>::take();
     for (std::size_t row = 0; row < rows; row += wave_rounds * round_rows) {
         const Wave wave(kernels, weights, std::min(wave_rounds * round_rows, rows - row));
         std::uint8_t* packed = packed_rows->reserve_bytes(wave.rounds * wave.round_bytes());
-        const std::size_t blocks = wave.blocks(), product = adapted ? adapted->begin(row, 0) : 0,
-                          products = adapted ? adapted->begin(row + wave.rows, 0) - product : 0;
-        const std::size_t work = 4 * wave.rows + (adapted ? adapted->ranks() : 0);
-        parallel_items(blocks + products, work * weights.inputs, [&](std::size_t item) {
-            if (item >= blocks) {
-                const AdaptedRows::Product& of = adapted->product(product + item - blocks);
-                return kernels.low_rank_down(of.low_rank, x + of.row * weights.inputs, weights.inputs,
-                                             adapted->values() + of.first);
-            }
+        // What adapters take of all rows is computed with the first wave.
+        const std::size_t blocks = wave.blocks(), spans = adapted && row == 0 ? adapted->spans().size() : 0;
+        const std::size_t work = 4 * wave.rows + (spans ? adapted->ranks() : 0);
+        parallel_items(blocks + spans, work * weights.inputs, [&](std::size_t item) {
+            if (item >= blocks)
+                return project(*adapted, adapted->spans()[item - blocks], x, weights.inputs);
             const std::size_t round = item / wave.full.blocks.count, block = item % wave.full.blocks.count;
             const Round& of = wave.of(round);
             const std::size_t first = of.blocks.begin(block), count = of.blocks.begin(block + 1) - first;

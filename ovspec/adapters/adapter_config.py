@@ -56,7 +56,7 @@ class AdapterConfig:
                 "MODE_FUSE: adapters are computed beside the weights, which stay as they are: use MODE_STATIC"
             )
         given = adapter if adapter is not None else adapters
-        self._mode = mode
+        self._mode: AdapterMode = mode
         self._parts: list[tuple[Adapter, float]] = []
         self.set_adapters_and_alphas(_pairs(given, alpha))
 

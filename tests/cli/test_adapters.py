@@ -46,8 +46,8 @@ def test_generate_takes_adapters_with_alphas(files: list[Path], tmp_path: Path) 
     [
         ("none.safetensors", (), "none.safetensors: No such file or directory; give the file of a LoRA"),
         ("{}=nan", (), "alpha=nan of Adapter("),
-        ("{}", ("--attention", "stock"), "adapters: linear='stock', as attention='stock' has it"),
-        ("{}", ("--drafter", "layer_skip"), "drafter='layer_skip' leaves layers out"),
+        ("{}", ("--attention", "stock"), "--linear stock, as --attention stock has it: only our linear"),
+        ("{}", ("--drafter", "layer_skip"), "--drafter layer_skip leaves layers out"),
     ],
 )
 def test_what_is_refused(files: list[Path], adapter: str, options: tuple[str, ...], message: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,9 @@ from typing import TypeAlias
 import openvino_genai
 
 from ovspec.adapters.adapter import Adapter
+from ovspec.adapters.adapter_file import finite
 from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec_models.folder.shown import shown
 
 AdapterMode: TypeAlias = openvino_genai.AdapterConfig.Mode
 _MODE: type = openvino_genai.AdapterConfig.Mode
@@ -243,6 +244,7 @@ def _part(adapter: object, alpha: object) -> tuple[Adapter, float]:
         raise InvalidTypeError(f"adapters: expected an ovspec.Adapter, got {type(adapter).__name__}")
     if not adapter:
         raise InvalidValueError("adapters: Adapter() holds nothing; give it a file")
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
-        raise InvalidValueError(f"alpha={alpha!r} of {adapter!r}: expected a finite number")
-    return adapter, float(alpha)
+    number = finite(alpha)
+    if number is None:
+        raise InvalidValueError(f"alpha={shown(alpha)} of {adapter!r}: expected a finite number")
+    return adapter, number

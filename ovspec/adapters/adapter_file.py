@@ -169,6 +169,18 @@ def _alphas(where: str, config: Mapping[str, Any], layers: Collection[str]) -> d
 
 
 def _number(where: str, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    number = finite(value)
+    if number is None:
         raise InvalidValueError(f"{where}: {name}={shown(value)} in {CONFIG}, expected a number")
-    return float(value)
+    return number
+
+
+def finite(value: object) -> float | None:
+    """A finite number as a float; `None` for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

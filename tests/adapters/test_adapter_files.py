@@ -119,6 +119,7 @@ def test_tensors_that_are_not_taken_are_named(
         ({"use_dora": True}, "use_dora=True in adapter_config.json is not taken"),
         ({"modules_to_save": ["lm_head"]}, r"modules_to_save=\['lm_head'\] in adapter_config.json is not"),
         ({"lora_alpha": "16"}, "lora_alpha='16' in adapter_config.json, expected a number"),
+        ({"lora_alpha": 10**400}, r"lora_alpha=1\d+\.\.\.\d+ in adapter_config.json, expected a number"),
         ({"lora_alpha": True}, "lora_alpha=True in adapter_config.json, expected a number"),
         ({"alpha_pattern": {"nothing": 2}}, "names nothing, which ends no name of a layer"),
         ([], "is no object; save it again"),

@@ -116,6 +116,8 @@ class CacheTensor:
 class KVCache:
     """The block-wise tensors of one compiled model (keys, values, summaries), grown on demand.
 
+    The request gets those that are its inputs, and a table with the addresses of all where it reads one.
+
     Args:
         new_blocks: allocates blocks where the request's device has its caches.
         key_axis: axis of a block of keys along which its tokens lie, in a float type.
@@ -136,6 +138,7 @@ class KVCache:
         self._blocks: dict[str, CacheBlocks] = {}
         self._capacity = 0
         self.max_bytes: int | None = None
+        self._inputs = {name for port in request.model_inputs for name in port.get_names()}
         self._table = _AddressTable(request, [spec.name for spec in self.specs])
 
     @property
@@ -205,7 +208,8 @@ class KVCache:
     def _use(self, spec: CacheTensor, blocks: CacheBlocks) -> None:
         self._blocks[spec.name] = blocks
         self._table.set(spec.name, blocks.tensor)
-        self._request.set_tensor(spec.name, blocks.tensor)
+        if spec.name in self._inputs:
+            self._request.set_tensor(spec.name, blocks.tensor)
 
     def _allocate(self, spec: CacheTensor, blocks: int) -> CacheBlocks:
         try:

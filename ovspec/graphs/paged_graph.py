@@ -14,7 +14,6 @@ from ovspec.operations.linear_backend import native_layers
 from ovspec_transforms import (
     AdaptedLayer,
     TransformReport,
-    cut_attention,
     decoder_layers,
     gather_logits,
     hidden_states,
@@ -68,8 +67,6 @@ def transform(
         reports.append(select_blocks_stock(model, anchors, block_size, attention.covers))
     elif masks_trees:
         reports.append(tree_mask(model))
-    if skips_layers:
-        reports.append(cut_attention(model))
     reports += experts.transform(model) if experts else []
     reports += ffn.transform(model, gates_apart) if ffn else []
     return reports

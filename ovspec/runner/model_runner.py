@@ -17,7 +17,7 @@ from ovspec.cache.cache import CachedSequence, KVCache
 from ovspec.cache.cache_memory import blocks_on
 from ovspec.devices.devices import masks_trees, openvino_core
 from ovspec.devices.freed_memory import give_back_freed_memory
-from ovspec.graphs.compile import block_size_of, cache_tensors, compile_paged, read_model, state_tensors
+from ovspec.graphs.compile import block_size_of, compile_paged, read_model, state_tensors
 from ovspec.graphs.graph_facts import GraphFacts
 from ovspec.graphs.identity import identity_breakers
 from ovspec.graphs.model_cache import ModelCache
@@ -31,7 +31,7 @@ from ovspec.operations.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.operations.linear_backend import LinearBackend
 from ovspec.operations.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.passes.adapter_rows import AdapterRows
-from ovspec.passes.layer_rows import LayerRows
+from ovspec.passes.computed_layers import ComputedLayers
 from ovspec.passes.long_rope import LongRope
 from ovspec.passes.pass_result import PassResult
 from ovspec.passes.pass_stats import PassStats
@@ -123,9 +123,9 @@ class ModelRunner:
             experts.check(facts.expert_layers)
         self.compiled = compiled
         self.request = compiled.create_infer_request()
-        self.block_size = block_size_of(compiled)
-        key_axis = 1 if self.backends.on_cpu else 2
-        self.cache = KVCache(self.request, cache_tensors(compiled), blocks_on(self.backends.device), key_axis)
+        caches, key_axis = facts.caches(compiled), 1 if self.backends.on_cpu else 2
+        self.block_size = block_size_of(caches)
+        self.cache = KVCache(self.request, caches, blocks_on(self.backends.device), key_axis)
         #: States of layers with linear attention; `None` where there are none.
         self.recurrent = RecurrentStates.of(compiled, self.request)
         self.blocks = BlockManager(self.block_size)
@@ -140,13 +140,13 @@ class ModelRunner:
         )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
         self._selection = host_selection(self.attention, self.block_size, compiled, self.cache, facts.anchors)
-        #: What says how many rows each layer computes; `None` where that is all of them.
-        self.layer_rows = LayerRows.of(self.compiled)
+        #: What says which layers compute a pass; `None` where all do.
+        self.computed_layers = ComputedLayers.of(self.compiled)
         #: Packs adapters for this model's layers.
         self.adapters = ModelAdapters(facts.adapted)
         self._adapter_rows = AdapterRows() if facts.adapted else None
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
-        self._parts = (*limits, self._adapter_rows, self.layer_rows, self.recurrent)
+        self._parts = (*limits, self._adapter_rows, self.computed_layers, self.recurrent)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
@@ -182,7 +182,8 @@ class ModelRunner:
             graph, facts = build()
             compiling()
             compiled = compile_paged(core, graph, backends.device, backends.plugin_properties)
-            self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
+            block_size = block_size_of(facts.caches(compiled))
+            self.attention.check_block_size(block_size, self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):
             raise ValueError(
@@ -246,7 +247,7 @@ class ModelRunner:
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
         limits = (self._expert_budgets, self._ffn_limits)
-        for part in (*limits, self._adapter_rows, self.layer_rows, self.recurrent):
+        for part in (*limits, self._adapter_rows, self.computed_layers, self.recurrent):
             inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         duration = self._inputs.infer() + recomputed

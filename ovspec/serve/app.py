@@ -16,7 +16,8 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from ovspec import __version__
@@ -82,6 +83,7 @@ class Server:
             Route("/openapi.json", self._described(bool(keys)), methods=["GET"]),
             # OpenVINO Model Server's clients have the second base path.
             *(route for base in ("/v1", "/v3") for route in self._of_openai(base)),
+            Mount("/page", StaticFiles(packages=[("ovspec.serve", "page")])),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
         ]
@@ -121,7 +123,7 @@ class Server:
 
     async def page(self, request: Request) -> Response:
         """The page for people."""
-        return HTMLResponse(files("ovspec.serve").joinpath("page.html").read_text(encoding="utf-8"))
+        return HTMLResponse(files("ovspec.serve").joinpath("page/index.html").read_text(encoding="utf-8"))
 
     async def health(self, request: Request) -> Response:
         """Whether requests are taken."""

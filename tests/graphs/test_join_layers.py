@@ -71,18 +71,28 @@ def test_the_layers_of_a_model(name: str, weight_format: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("selects", [False, True])
 def test_no_node_of_a_layer_is_left(selects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a sparse pass too."""
+    """Of a sparse pass too. What no node reads any more is no input: caches are read by their addresses."""
     graphs, held = list[Counter[str]](), list[tuple[int, int]]()
     compile_paged = model_runner.compile_paged
 
     def compiled(core: ov.Core, graph: ov.Model, *rest: Any) -> ov.CompiledModel:
         graphs.append(Counter(node.get_type_name() for node in graph.get_ops()))
         held.extend(weights(graph))
+        assert all(port.get_target_inputs() for port in graph.inputs)
         return compile_paged(core, graph, *rest)
 
     monkeypatch.setattr(model_runner, "compile_paged", compiled)
     attention = AttentionConfig("native", selects=True) if selects else None
-    ModelRunner(model("qwen3-0.6b", "int8"), attention=attention, properties=F32)
+    runner = ModelRunner(model("qwen3-0.6b", "int8"), attention=attention, properties=F32)
+    tables = {"verify_budgets", "verify_coverage"} if selects else set()
+    inputs = {port.get_any_name() for port in runner.compiled.inputs}
+    assert inputs == tables | {
+        *("input_ids", "position_ids", "sampled_tokens_indices"),
+        *("slot_mapping", "verify_tables", "cache_table"),
+    }
+    sides = ("key_cache", "value_cache", "key_summary")[: 2 + selects]
+    names = {f"{side}.{layer}" for side in sides for layer in range(3)}
+    assert {spec.name for spec in runner.cache.specs} == names
     (counts,) = graphs
     assert counts[DECODER_LAYERS] and not counts["Linear"] + counts["VerifyAttention"] + counts["CacheWrite"]
     assert not counts["Power"] + counts["Swish"] + counts["Add"]

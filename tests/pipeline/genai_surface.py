@@ -73,8 +73,8 @@ TABLE: dict[str, tuple[str, str]] = {
         "MODE_AUTO, MODE_DYNAMIC, MODE_STATIC_RANK, MODE_STATIC",
         "both classes are ovspec's; adapters of a call are [of this call alone](models.md#lora-adapters), "
         "there of all that follow; lora_alpha / r of `adapter_config.json`, or kohya's `alpha`, is a factor "
-        "beside the given alpha, there it is ignored; refused: MODE_FUSE, layers that the model lacks, tensors "
-        "that are no LoRA matrices",
+        "beside the given alpha, there it is ignored; refused: MODE_FUSE, layers that the model lacks, "
+        "tensors that are no LoRA matrices",
     ),
     "structured output": (
         "JSON schema, regex, EBNF, structural tags, compound grammars",

@@ -62,11 +62,12 @@ from ovspec_transforms.heads.hidden_states import BOUNDARY_STATES as BOUNDARY_ST
 from ovspec_transforms.heads.hidden_states import HIDDEN_ROWS as HIDDEN_ROWS
 from ovspec_transforms.heads.hidden_states import decoder_layers as decoder_layers
 from ovspec_transforms.heads.hidden_states import hidden_states as hidden_states
+from ovspec_transforms.heads.skip_layers import COMPUTED_LAYERS as COMPUTED_LAYERS
 from ovspec_transforms.heads.skip_layers import GIVEN_STATES as GIVEN_STATES
-from ovspec_transforms.heads.skip_layers import LAYER_ROWS as LAYER_ROWS
-from ovspec_transforms.heads.skip_layers import cut_attention as cut_attention
 from ovspec_transforms.heads.skip_layers import skip_layers as skip_layers
 from ovspec_transforms.layers.adapted_layers import adapted_layers as adapted_layers
+from ovspec_transforms.layers.addressed_caches import AddressedCache as AddressedCache
+from ovspec_transforms.layers.addressed_caches import remove_addressed as remove_addressed
 from ovspec_transforms.layers.join_layers import CACHE_TABLE as CACHE_TABLE
 from ovspec_transforms.layers.join_layers import DECODER_LAYERS as DECODER_LAYERS
 from ovspec_transforms.layers.join_layers import join_layers as join_layers

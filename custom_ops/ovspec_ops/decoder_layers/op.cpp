@@ -4,6 +4,7 @@
 #include <map>
 
 #include "common/parallel.hpp"
+#include "common/step_times.hpp"
 #include "common/tensors.hpp"
 #include "decoder_layers/steps.hpp"
 
@@ -110,8 +111,10 @@ void DecoderLayers::compute(ov::TensorVector& outputs, const ov::TensorVector& i
                                       : own + rows * of.place;
     }
     Team::run([&] {
-        for (const Action& action : program.actions)
-            action(pass);
+        for (std::size_t i = 0; i < program.actions.size(); i++) {
+            const StepTimer timer(text.steps[i].name.c_str());
+            program.actions[i](pass);
+        }
     });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "common/fail.hpp"
 
@@ -15,7 +16,8 @@ constexpr std::size_t most_width = std::size_t{1} << 24;
 template <class Number> Number parsed(const std::string& text, const std::string& line) {
     std::istringstream from(text);
     Number value{};
-    if (!(from >> value) || !from.eof())
+    const bool negative = std::is_unsigned_v<Number> && text.find('-') != std::string::npos;
+    if (negative || !(from >> value) || !from.eof())
         fail(op, "'", text, "' in the line '", line, "' is no number");
     return value;
 }
@@ -39,7 +41,12 @@ TableOf declared_table(const std::string& word, const std::string& line) {
     TableOf table{word.substr(0, colon), word.substr(colon + 1, open - colon - 1), {}};
     std::istringstream dims(word.substr(open + 1, word.size() - open - 2));
     for (std::string dim; std::getline(dims, dim, ',');)
-        table.dims.push_back(dim == "?" ? -1 : parsed<std::int64_t>(dim, line));
+        table.dims.push_back(dim == "?" ? -1 : static_cast<std::int64_t>(parsed<std::size_t>(dim, line)));
+    for (const std::int64_t dim : table.dims)
+        if (dim > static_cast<std::int64_t>(most_width) || dim < -1)
+            fail(op, "'", word, "' in the line '", line, "' is larger than ", most_width);
+    if (table.type != "i32")
+        fail(op, "'", word, "' in the line '", line, "' is no table of i32");
     return table;
 }
 
@@ -120,6 +127,15 @@ private:
         return {Operand::input, input(word, line)};
     }
 
+    // "table#place"
+    Operand condition(const std::string& word, const std::string& line) const {
+        const std::size_t at = word.find('#');
+        if (at == std::string::npos)
+            fail(op, "if=", word, " in the line '", line, "' is not TABLE#PLACE");
+        return {Operand::entry, input(word.substr(0, at), line),
+                parsed<std::size_t>(word.substr(at + 1), line)};
+    }
+
     void add_step(const std::string& line) {
         const std::size_t equals = line.find(" = ");
         if (equals == std::string::npos)
@@ -136,6 +152,8 @@ private:
             else
                 step.settings[word.substr(0, at)] = word.substr(at + 1);
         }
+        if (step.settings.count("if"))
+            step.condition = condition(step.word("if"), line);
         while (left >> word)
             step.outputs.push_back(word.find('[') == std::string::npos
                                        ? declare(declared(word, line), line)

@@ -39,6 +39,7 @@ struct StepText {
     std::vector<Operand> operands;
     std::vector<Operand> outputs; // rows and tables
     std::map<std::string, std::string> settings;
+    Operand condition{Operand::nothing}; // of the setting `if`: an entry of an input, as that of a table
 
     // Throws where the step has no such setting, or it is no number.
     std::int64_t whole(const char* setting) const;

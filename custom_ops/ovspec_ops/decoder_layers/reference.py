@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -262,6 +263,7 @@ STEPS: dict[str, StepOf] = {
     "experts": experts,
     "slice": cut,
     "concat": concat,
+    "either": lambda operands, settings, widths: [operands[0]],
 }
 
 
@@ -287,9 +289,36 @@ def decoder_layers(program: str, inputs: Sequence[Any]) -> list[Array]:
             settings = dict(word.split("=") for word in words if "=" in word)
             operands = [_operand(known, word) for word in words if "=" not in word]
             outputs = [word.split(":") for word in left.split()]
-            found = STEPS[name](operands, settings, [0 if "[" in form else int(form) for _, form in outputs])
+            forms = [form for _, form in outputs]
+            widths = [0 if "[" in form else int(form) for form in forms]
+            is_computed = "if" not in settings or _number(known, settings["if"]) != 0
+            compute = STEPS[name] if is_computed else partial(leave_out, name, forms)
+            found = compute(operands, settings, widths)
             known |= {rows: array for (rows, _), array in zip(outputs, found, strict=True)}
     raise AssertionError("the program has no line of outputs")
+
+
+def leave_out(
+    name: str, forms: Sequence[str], operands: Sequence[Array], settings: Settings, widths: Widths
+) -> list[Array]:
+    """What a step is that its setting `if` leaves out: rows are not written, tables say that nothing is read.
+
+    `forms`: of its outputs.
+    """
+    if name == "either":
+        return [operands[1]]
+    if name == "block_select":
+        *others, budgets, coverage = operands
+        return choose_blocks([*others, np.full_like(budgets, -1), coverage], settings, widths)
+    rows = [np.full((len(operands[0]), width), np.nan) for width in widths]
+    dims = [re.findall(r"[0-9]+|\?", form.partition("[")[2]) for form in forms]
+    tables = [np.zeros([0 if d == "?" else int(d) for d in of], np.int32) for of in dims]
+    return [table if "[" in form else x for form, x, table in zip(forms, rows, tables, strict=True)]
+
+
+def _number(known: Mapping[str, Any], word: str) -> int:
+    table, _, place = word.partition("#")
+    return int(known[table][int(place)])
 
 
 def _operand(known: Mapping[str, Any], word: str) -> Array:

@@ -28,6 +28,7 @@ struct LinearAttributes {
 class Linear : public Operation<Linear, LinearAttributes> {
 public:
     OPENVINO_OP("Linear", "ovspec");
+    static constexpr const char* step_name = "linear";
 
     void validate_and_infer_types() override;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;

@@ -84,6 +84,12 @@ class TargetChoices:
             skips_layers=skips,
             adapts=adapts,
         )
+        if skips and not backends.joins_layers:
+            raise ValueError(
+                f"drafter='layer_skip' leaves out steps of ovspec's own layers, and this model has "
+                f"attention='{backends.attention.backend}', linear='{backends.linear}': set both to "
+                "'native', or take another drafter"
+            )
         return cls(info, backends)
 
     def plan_memory(

@@ -33,8 +33,7 @@ def join_layers(model: ov.Model) -> TransformReport:
 
     Adds the input `cache_table` u8 `[8 * (1 + entries)]`, numbers of 64 bits, where caches are read by their
     addresses: the number of blocks of each cache, then the address of `key_cache.N` at entry 3 N, and of
-    `value_cache.N` and `key_summary.N` behind it. These stay inputs of the model, although nothing reads
-    them.
+    `value_cache.N` and `key_summary.N` behind it. `remove_addressed` takes these out of the model's inputs.
 
     Args:
         model: behind all other passes, and changed in place.
@@ -70,7 +69,24 @@ def _stretches(model: ov.Model) -> list[list[Step]]:
         levels[node.get_name()] = number
         made |= dict.fromkeys(step.outputs, (number, by))
         stretches.setdefault((number, by), []).append(step)
+        if step.name == "either":
+            _leave_out(step, stretches[number, by])
     return [stretches[number] for number in sorted(stretches)]
+
+
+def _leave_out(either: Step, steps: Sequence[Step]) -> None:
+    """Give the steps that lead from the second rows of an `either` to its first ones its condition."""
+    first, second = either.operands
+    begun, behind = {second}, list[Step]()
+    for step in steps:
+        if begun.intersection(step.reads) and step is not either:
+            begun.update(step.outputs)
+            behind.append(step)
+    needed = {first}
+    for step in reversed(behind):
+        if needed.intersection(step.outputs):
+            needed.update(step.reads)
+            step.condition = either.condition
 
 
 def _reads_the_pass(step: Step, of_pass: Container[tuple[str, int]]) -> bool:
@@ -173,6 +189,9 @@ class _Program:
         operands = [self._operand(operand) for operand in step.operands]
         outputs = [f"{self._name(made)}:{self._form(made)}" for made in step.outputs]
         settings = [f"{name}={_word(value)}" for name, value in step.settings.items()]
+        if step.condition:
+            table, place = step.condition
+            settings.append(f"if={self._operand(table)}#{place}")
         return " ".join([*outputs, "=", step.name, *operands, *settings])
 
     def _name(self, made: Rows | Port) -> str:

@@ -107,7 +107,7 @@ class Backends:
         rounding = rounding_settings(model, given)
         resolved = linear_backend(linear, attention.backend, device, plugin_defaults)
         if adapts:
-            _check_adapters(resolved, attention.backend, skips_layers)
+            _check_adapters(resolved, attention.backend)
         return cls(
             device=device,
             properties=settings,
@@ -176,7 +176,7 @@ class Backends:
         }
 
 
-def _check_adapters(linear: LinearBackend, attention: str, skips_layers: bool) -> None:
+def _check_adapters(linear: LinearBackend, attention: str) -> None:
     """Refuse operations that adapters can't add to."""
     if linear != "native":
         because = ", as attention='stock' has it" if attention == "stock" else ""
@@ -184,5 +184,3 @@ def _check_adapters(linear: LinearBackend, attention: str, skips_layers: bool) -
             f"adapters: linear='stock'{because}: only our linear layers, which run on CPUs, take adapters; "
             "use linear='native'"
         )
-    if skips_layers:
-        raise ValueError("adapters: drafter='layer_skip' leaves layers out, and they with them; take another")

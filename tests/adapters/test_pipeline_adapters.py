@@ -89,7 +89,7 @@ def test_prompts_are_shared_within_the_same_adapters_only(
     assert len(shared) == 1 and min(shared) > 64
 
 
-@pytest.mark.parametrize("drafter", ["assistant", "suffix", "sparse_self"])
+@pytest.mark.parametrize("drafter", ["assistant", "suffix", "sparse_self", "layer_skip"])
 def test_drafts_are_lossless_beside_adapters(
     demo_ir: Path, adapting: ovspec.LLMPipeline, adapters: list[ovspec.Adapter], drafter: str
 ) -> None:
@@ -159,7 +159,6 @@ def test_prefix_files_belong_to_their_adapters(
     [
         ({"attention": "stock"}, "adapters: linear='stock', as attention='stock' has it"),
         ({"linear": "stock"}, "adapters: linear='stock': only our linear layers"),
-        ({"drafter": "layer_skip"}, "drafter='layer_skip' leaves layers out"),
         ({"adapters": "one.safetensors"}, "adapters: expected an ovspec.AdapterConfig, got builtins.str"),
     ],
 )

@@ -47,7 +47,6 @@ def test_generate_takes_adapters_with_alphas(files: list[Path], tmp_path: Path) 
         ("none.safetensors", (), "none.safetensors: No such file or directory; give the file of a LoRA"),
         ("{}=nan", (), "alpha=nan of Adapter("),
         ("{}", ("--attention", "stock"), "--linear stock, as --attention stock has it: only our linear"),
-        ("{}", ("--drafter", "layer_skip"), "--drafter layer_skip leaves layers out"),
     ],
 )
 def test_what_is_refused(files: list[Path], adapter: str, options: tuple[str, ...], message: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.adapters.model_adapters import LoadedBlend
 from ovspec.cache.cache_memory import CacheBlocks, HostBlocks, NewBlocks
 from ovspec.cache.sequence_states import SequenceStates
 from ovspec.devices.freed_memory import give_back_freed_memory
@@ -56,6 +57,7 @@ class CachedSequence:
         tokens: i64 `[length or more]`, the cached tokens; kept for models with long RoPE only.
         long_rope: whether its keys have the long frequencies of such a model.
         states: those of layers without keys and values, if the model has such.
+        adapters: what its rows add to the model's layers; `None`: nothing.
     """
 
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -65,6 +67,7 @@ class CachedSequence:
     tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     long_rope: bool = False
     states: SequenceStates | None = None
+    adapters: LoadedBlend | None = None
 
     def rollback(self, length: int) -> None:
         """Drop every token from `length` on; with linear attention, go back to the longest state held.

@@ -12,6 +12,7 @@ from ovspec.cache.cache import CacheTensor
 from ovspec.graphs.compile import cache_tensors
 from ovspec.graphs.identity import StockProducts
 from ovspec_transforms import (
+    AdaptedLayer,
     AddressedCache,
     FfnLayer,
     MoELayer,
@@ -30,6 +31,8 @@ class GraphFacts:
         stock_products: products with weights that OpenVINO computes.
         anchors: of every layer that stock operations make sparse, ascending.
         addressed: caches that are no inputs of the graph.
+        adapted: linear layers that adapters can add to, in the order of their numbers; none in a graph that
+            was not made for adapters.
     """
 
     reports: tuple[TransformReport, ...]
@@ -39,6 +42,7 @@ class GraphFacts:
     stock_products: StockProducts = field(default_factory=StockProducts)
     anchors: tuple[int, ...] = ()
     addressed: tuple[AddressedCache, ...] = ()
+    adapted: tuple[AdaptedLayer, ...] = ()
 
     @classmethod
     def of(
@@ -81,4 +85,5 @@ class GraphFacts:
             StockProducts(**body["stock_products"]),
             tuple(body["anchors"]),
             tuple(AddressedCache(**{**c, "block_shape": tuple(c["block_shape"])}) for c in body["addressed"]),
+            tuple(AdaptedLayer(**layer) for layer in body["adapted"]),
         )

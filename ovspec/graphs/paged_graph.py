@@ -12,6 +12,7 @@ from ovspec.operations.expert_budgets import ExpertConfig
 from ovspec.operations.ffn_budgets import FfnConfig
 from ovspec.operations.linear_backend import native_layers
 from ovspec_transforms import (
+    AdaptedLayer,
     TransformReport,
     decoder_layers,
     gather_logits,
@@ -71,17 +72,20 @@ def transform(
     return reports
 
 
-def lower(model: ov.Model, backends: Backends, joins: bool = True) -> list[TransformReport]:
+def lower(
+    model: ov.Model, backends: Backends, adapted: Sequence[AdaptedLayer] = (), joins: bool = True
+) -> list[TransformReport]:
     """Put native operations in the place of what is left of a transformed graph's layers, in place.
 
     Args:
+        adapted: linear layers that adapters may add to.
         joins: whether stretches of layers become one operation each, where they can.
     """
     reports = [rope_angles(model)] if backends.on_cpu else []
     if backends.written_type:
         reports.append(write_caches(model, backends.written_type))
     if backends.linear == "native":
-        reports.append(native_layers(model, backends.arithmetic, backends.linear_required))
+        reports.append(native_layers(model, backends.arithmetic, backends.linear_required, adapted))
     if backends.row_bits is not None and (rounded := round_rows(model, backends.row_bits)).changed:
         reports.append(rounded)
     if joins and backends.joins_layers:

@@ -38,6 +38,7 @@ class Backends:
             states behind the last one then.
         drafts: whether a pass can draft several tokens, as `ovspec_transforms.join_layers`, where its layers
             are of a known kind.
+        adapts: whether LoRA adapters can add to linear layers.
         why_stock_attention: why our attention can't be had for the model; empty where it can.
     """
 
@@ -53,6 +54,7 @@ class Backends:
     boundaries: tuple[int, ...] = ()
     skips_layers: bool = False
     drafts: bool = False
+    adapts: bool = False
     why_stock_attention: str = ""
 
     @classmethod
@@ -68,6 +70,7 @@ class Backends:
         plugin_defaults: bool = False,
         boundaries: tuple[int, ...] = (),
         skips_layers: bool = False,
+        adapts: bool = False,
     ) -> Backends:
         """Decide what the user leaves open, and check that the device has all of it.
 
@@ -106,6 +109,8 @@ class Backends:
         check_properties(core, device, settings)
         rounding = rounding_settings(model, given)
         resolved = linear_backend(linear, attention.backend, device, plugin_defaults)
+        if adapts:
+            _check_adapters(resolved, attention.backend)
         return cls(
             device=device,
             properties=settings,
@@ -118,6 +123,7 @@ class Backends:
             arithmetic=arithmetic(settings) if is_cpu(device) else "f32",
             boundaries=boundaries,
             skips_layers=skips_layers,
+            adapts=adapts,
             why_stock_attention=why_not_native(model) if is_cpu(device) else "",
         )
 
@@ -170,4 +176,15 @@ class Backends:
             "boundaries": self.boundaries,
             "skips_layers": self.skips_layers,
             "drafts": self.drafts,
+            "adapts": self.adapts,
         }
+
+
+def _check_adapters(linear: LinearBackend, attention: str) -> None:
+    """Refuse operations that adapters can't add to."""
+    if linear != "native":
+        because = ", as attention='stock' has it" if attention == "stock" else ""
+        raise ValueError(
+            f"adapters: linear='stock'{because}: only our linear layers, which run on CPUs, take adapters; "
+            "use linear='native'"
+        )

@@ -11,6 +11,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 import ovspec_ops
+from ovspec.adapters.model_adapters import LoadedBlend, ModelAdapters
 from ovspec.cache.block_manager import BlockManager
 from ovspec.cache.cache import CachedSequence, KVCache
 from ovspec.cache.cache_memory import blocks_on
@@ -29,6 +30,7 @@ from ovspec.operations.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.operations.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.operations.linear_backend import LinearBackend
 from ovspec.operations.tree_limits import why_no_tree_mask, why_rows_stay
+from ovspec.passes.adapter_rows import AdapterRows
 from ovspec.passes.computed_layers import ComputedLayers
 from ovspec.passes.draft_plan import DraftPlan
 from ovspec.passes.long_rope import LongRope
@@ -47,6 +49,7 @@ from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_transforms import (
     CHANNELS_READ,
     EXPERTS_READ,
+    adapted_layers,
     ffn_layers,
     paged_layers,
     rope_limit,
@@ -144,8 +147,11 @@ class ModelRunner:
         self._draft_plan = DraftPlan.of(self.compiled, self.block_size)
         #: Whether a pass can draft several tokens.
         self.drafts = self._draft_plan is not None
+        #: Packs adapters for this model's layers.
+        self.adapters = ModelAdapters(facts.adapted)
+        self._adapter_rows = AdapterRows() if facts.adapted else None
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
-        self._parts = (*limits, self.computed_layers, self.recurrent, self._draft_plan)
+        self._parts = (*limits, self._adapter_rows, self.computed_layers, self.recurrent, self._draft_plan)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
@@ -169,7 +175,9 @@ class ModelRunner:
             facts = GraphFacts.of(graph, reports, limit, mlps)
             if self.attention.selects and self.attention.backend == "stock":
                 facts = replace(facts, anchors=stock_anchors(graph, self.attention.anchor_layers))
-            facts = facts.behind(graph, lower(graph, backends, joins=not self._watch))
+            if backends.adapts:
+                facts = replace(facts, adapted=adapted_layers(graph, backends.arithmetic))
+            facts = facts.behind(graph, lower(graph, backends, facts.adapted, joins=not self._watch))
             if self._watch:
                 self.watched = watch_rows(graph, None if self._watch is True else self._watch)
             give_back_freed_memory()
@@ -248,7 +256,8 @@ class ModelRunner:
         inputs = self.gpu_rows.fitted(inputs) if self.gpu_rows else inputs
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
-        for part in (self._expert_budgets, self._ffn_limits, self.computed_layers, self.recurrent):
+        limits = (self._expert_budgets, self._ffn_limits)
+        for part in (*limits, self._adapter_rows, self.computed_layers, self.recurrent):
             inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         duration = self._inputs.infer() + recomputed
@@ -360,7 +369,8 @@ class ModelRunner:
     def share(self, sequence: CachedSequence, tokens: Sequence[int]) -> int:
         """Begin an empty sequence with what is cached of its first tokens; how many these are."""
         is_long = self.long_rope is not None and len(tokens) > self.long_rope.limit
-        found = self.blocks.share(sequence, tokens, self._seed(is_long), self.attention.prompt_piece)
+        seed = self._seed(is_long, sequence.adapters)
+        found = self.blocks.share(sequence, tokens, seed, self.attention.prompt_piece)
         if self.long_rope and found:
             sequence.tokens, sequence.long_rope = np.array(tokens[:found], np.int64), is_long
         return found
@@ -368,12 +378,12 @@ class ModelRunner:
     def publish(self, sequence: CachedSequence, tokens: Sequence[int]) -> None:
         """Let others share the full blocks of a sequence, whose final tokens are given."""
         whole = len(tokens) // self.attention.prompt_piece * self.attention.prompt_piece
-        self.blocks.publish(sequence, tokens[:whole], self._seed(sequence.long_rope))
+        self.blocks.publish(sequence, tokens[:whole], self._seed(sequence.long_rope, sequence.adapters))
 
-    def _seed(self, long_rope: bool) -> bytes:
+    def _seed(self, long_rope: bool, adapters: LoadedBlend | None) -> bytes:
         """What blocks depend on beside their tokens."""
-        prefill = self.attention.prefill
-        return (_LONG if long_rope else b"") + (prefill.identity if prefill else b"")
+        prefill, adapted = self.attention.prefill, b"adapters" + adapters.identity if adapters else b""
+        return (_LONG if long_rope else b"") + (prefill.identity if prefill else b"") + adapted
 
     def release(self, sequence: CachedSequence) -> None:
         """Free the blocks of a sequence."""

@@ -155,23 +155,25 @@ class Server:
         return JSONResponse({"version": __version__})
 
     async def models(self, request: Request) -> Response:
-        """The served model, in a list."""
-        return JSONResponse({"object": "list", "data": [self._entry()]})
+        """The served model and its adapters."""
+        names = (self._model.name, *self._model.adapters)
+        return JSONResponse({"object": "list", "data": [self._entry(name) for name in names]})
 
     async def one_model(self, request: Request) -> Response:
-        """The served model, by its name."""
-        self._model.check_name(request.path_params["name"])
-        return JSONResponse(self._entry())
+        """The served model, or an adapter, by its name."""
+        return JSONResponse(self._entry(self._model.check_name(request.path_params["name"])))
 
-    def _entry(self) -> dict[str, Any]:
+    def _entry(self, name: str) -> dict[str, Any]:
         model = self._model
+        adapters = model.adapters.get(name)
+        files = [adapter.name for adapter in adapters.get_adapters()] if adapters else []
         return {
-            "id": model.name,
+            "id": name,
             "object": "model",
             "created": model.created,
             "owned_by": "ovspec",
-            "root": model.root,
-            "parent": None,
+            "root": files[0] if files else model.root,
+            "parent": model.name if files else None,
             "max_model_len": model.max_model_len,
             "verify": mode_name(model.requests.verify),
             "drafts": model.requests.drafts,

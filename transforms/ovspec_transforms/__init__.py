@@ -65,6 +65,7 @@ from ovspec_transforms.heads.hidden_states import hidden_states as hidden_states
 from ovspec_transforms.heads.skip_layers import COMPUTED_LAYERS as COMPUTED_LAYERS
 from ovspec_transforms.heads.skip_layers import GIVEN_STATES as GIVEN_STATES
 from ovspec_transforms.heads.skip_layers import skip_layers as skip_layers
+from ovspec_transforms.layers.adapted_layers import adapted_layers as adapted_layers
 from ovspec_transforms.layers.addressed_caches import AddressedCache as AddressedCache
 from ovspec_transforms.layers.addressed_caches import remove_addressed as remove_addressed
 from ovspec_transforms.layers.draft_steps import DRAFT_PLAN as DRAFT_PLAN
@@ -73,6 +74,8 @@ from ovspec_transforms.layers.join_layers import CACHE_TABLE as CACHE_TABLE
 from ovspec_transforms.layers.join_layers import DECODER_LAYERS as DECODER_LAYERS
 from ovspec_transforms.layers.join_layers import join_layers as join_layers
 from ovspec_transforms.layers.step import CACHE_SIDES as CACHE_SIDES
+from ovspec_transforms.linear.adapted_layer import ADAPTERS as ADAPTERS
+from ovspec_transforms.linear.adapted_layer import AdaptedLayer as AdaptedLayer
 from ovspec_transforms.linear.native_linear import Arithmetic as Arithmetic
 from ovspec_transforms.linear.native_linear import linear_layers as linear_layers
 from ovspec_transforms.linear.native_linear import native_linear as native_linear

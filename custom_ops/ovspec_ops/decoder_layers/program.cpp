@@ -185,6 +185,14 @@ std::int64_t StepText::whole(const char* setting) const {
     return parsed<std::int64_t>(word(setting), line);
 }
 
+std::vector<std::int64_t> StepText::wholes(const char* setting) const {
+    std::vector<std::int64_t> found;
+    std::istringstream numbers(word(setting));
+    for (std::string number; std::getline(numbers, number, ',');)
+        found.push_back(parsed<std::int64_t>(number, line));
+    return found;
+}
+
 float StepText::number(const char* setting) const {
     return parsed<float>(word(setting), line);
 }

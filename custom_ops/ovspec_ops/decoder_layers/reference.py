@@ -17,7 +17,7 @@ from ovspec_ops.gated_mlp.reference import activate, gated_mlp
 from ovspec_ops.gated_mlp.reference import dequantise as dequantise_mlp
 from ovspec_ops.key_summary.reference import key_summary
 from ovspec_ops.linear.layout import packed_shape
-from ovspec_ops.linear.reference import linear
+from ovspec_ops.linear.reference import adapted, linear
 from ovspec_ops.moe.reference import dequantise as dequantise_experts
 from ovspec_ops.moe.reference import expert_budget, sparse_moe
 from ovspec_ops.verify_attention.reference import softmax, verify_attention
@@ -43,12 +43,17 @@ def rms(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[A
 
 def products(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
     """Linear: the panels of all outputs lie one behind the other."""
-    x, data = operands
+    x, data, *adapters = operands
     fmt, groups = settings["format"], int(settings["groups"])
     shapes = [packed_shape(width, x.shape[1], groups, fmt) for width in widths]
     panels, size = sum(count for count, _ in shapes), shapes[0][1]
     packed = data[: panels * size].reshape(panels, size)
-    return list(linear(x.astype(np.float32), packed, widths, fmt, groups))
+    found = linear(x.astype(np.float32), packed, widths, fmt, groups)
+    if not adapters:
+        return list(found)
+    of_rows: Any = adapters[0]  # in place of a table of addresses the products of each row
+    layers = [int(layer) for layer in settings["adapter_layers"].split(",")]
+    return list(adapted(x.astype(np.float32), found, of_rows, layers))
 
 
 def layer_norm(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:

@@ -16,7 +16,8 @@ namespace ovspec {
 namespace {
 
 Action linear(const ProgramText& program, const StepText& step) {
-    const Operands of(program, step, 2, 0);
+    const bool adapts = step.operands.size() == 3;
+    const Operands of(program, step, adapts ? 3 : 2, 0);
     const std::size_t x = of.rows(0);
     Linear node;
     LinearAttributes& a = node.attributes();
@@ -30,14 +31,25 @@ Action linear(const ProgramText& program, const StepText& step) {
     }
     const LinearWeights described = node.describe(of.width(0));
     const WeightsOf weights = of.weights(1, node.panels() * described.panel_bytes());
-    const auto sizes = a.sizes;
+    if (adapts)
+        a.adapter_layers = step.wholes("adapter_layers");
+    node.check_adapter_layers();
+    const std::size_t adapters = adapts ? of.input(2) : 0;
+    const auto sizes = a.sizes, layers = a.adapter_layers;
     return [=](const LayersPass& pass) {
         LinearWeights w = described;
         w.data = weights.in(pass);
         LinearOutput targets[most_outputs];
         for (std::size_t i = 0; i < outputs.size(); i++)
             targets[i] = {pass.at[outputs[i]], static_cast<std::size_t>(sizes[i])};
-        run_linear(w, pass.at[x], pass.rows, targets, outputs.size());
+        if (!adapts)
+            return run_linear(w, pass.at[x], pass.rows, targets, outputs.size());
+        const LayersPass::Span& tables = pass.spans[adapters];
+        if (tables.size != pass.rows * sizeof(std::uint64_t))
+            fail(layers_op, "input ", adapters, " holds adapters of ", tables.size / sizeof(std::uint64_t),
+                 " rows, expected ", pass.rows);
+        const PassAdapters of_pass{tables.data, layers.data()};
+        run_linear(w, pass.at[x], pass.rows, targets, outputs.size(), &of_pass);
     };
 }
 

@@ -225,7 +225,11 @@ def _linear(node: ov.Node) -> Step | None:
         return None
     attributes = node.get_attributes()
     settings = {name: attributes[name] for name in ("format", "groups", "row_bits")}
-    return Step("linear", [x, packed.get_data()], outputs, settings)
+    operands: list[Operand] = [x, packed.get_data()]
+    if node.get_input_size() > 2:
+        operands.append(Port.of(node, 2))
+        settings["adapter_layers"] = ",".join(str(number) for number in attributes["adapter_layers"])
+    return Step("linear", operands, outputs, settings)
 
 
 def _cache_write(node: ov.Node) -> Step | None:

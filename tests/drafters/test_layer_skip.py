@@ -234,3 +234,10 @@ def test_keys_that_share_scales_are_refused() -> None:
             KV_CACHE_PRECISION="u8",
             KEY_CACHE_QUANT_MODE="BY_CHANNEL",
         )
+
+
+@pytest.mark.parametrize("part", ["attention", "linear"])
+def test_layers_of_others_are_refused(part: str) -> None:
+    """Their graph computes what it leaves out."""
+    with pytest.raises(ValueError, match=rf"drafter='layer_skip' .*{part}='stock'.* set both to 'native'"):
+        ovspec.LLMPipeline(demo_pair_path(), drafter="layer_skip", **{part: "stock"})

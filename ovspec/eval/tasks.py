@@ -119,14 +119,16 @@ class TasksEval:
 
     def _encode(self, pipeline: LLMPipeline, example: Example) -> list[int]:
         """Token ids of a prompt as the model gets it."""
-        prompts, template = pipeline.chat_prompts, pipeline.get_generation_config().apply_chat_template
+        prompts = pipeline.chat_prompts
         if isinstance(example.prompt, str):
-            ids = prompts.encode(example.prompt, template)
+            ids = prompts.encode(example.prompt, pipeline.get_generation_config().apply_chat_template)
         else:
             ids = prompts.tokenized(prompts.templated(ChatHistory(list(example.prompt))))
         if self.context is not None and len(ids) > self.context:
             front = self.context // 2
             ids = [*ids[:front], *ids[len(ids) - (self.context - front) :]]
+        if len(ids) < 2:
+            raise ValueError(f"{example.place}: the prompt has {len(ids)} tokens, expected at least 2")
         room = pipeline.max_model_len - max(self._new_tokens(example), _REFERENCE_TOKENS)
         if len(ids) > room:
             raise ValueError(
@@ -182,7 +184,9 @@ class TasksEval:
         """The first tokens of the reference text, as they follow the prompt; empty without one."""
         if not example.reference.strip():
             return []
-        chat = not isinstance(example.prompt, str) or bool(pipeline.get_tokenizer().chat_template)
+        template = pipeline.get_generation_config().apply_chat_template
+        has = template and bool(pipeline.get_tokenizer().chat_template)
+        chat = has or not isinstance(example.prompt, str)
         text = example.reference.strip() if chat else f" {example.reference.strip()}"
         return tokenized(pipeline.get_tokenizer(), text, special_tokens=False)[:_REFERENCE_TOKENS]
 
@@ -190,7 +194,7 @@ class TasksEval:
         """The setting compared with dense passes at every token of a text behind the prompt."""
         config = updated(
             pipeline.get_generation_config(),
-            {**self.drafting, "do_sample": False, "max_new_tokens": len(text) + 1},
+            {**self.drafting, "do_sample": False, "max_new_tokens": len(text) + 1, "ignore_eos": True},
         )
         eos = eos_token_ids(ModelInfo.read(self.model), config, pipeline.get_tokenizer())
         settings = resolve(config, eos, pipeline.drafts)

@@ -11,7 +11,7 @@ from rich.table import Table
 from ovspec.eval.interval import Interval
 from ovspec.eval.machine import processor, versions
 from ovspec.eval.report import finite
-from ovspec.eval.tables import table_of
+from ovspec.eval.tables import COMPACT, table_of
 from ovspec.eval.task_results import Run, TaskSummary
 from ovspec_models import ModelInfo
 
@@ -97,27 +97,17 @@ class TasksReport:
                     own, gained = score.tested.shown(".3f"), score.difference.shown("+.3f")
                     rows.append((task, first.metric, run.named.name, own, gained))
         columns = ("task", "metric", "setting", "score", "less dense's")
-        return table_of("scores, with 95% intervals over the examples", columns, _merged(rows, 2), names=3)
+        return _table("scores, with 95% intervals over the examples", columns, rows, names=3)
 
     def _agreement(self) -> Table:
         rows = []
         for task, run, found in self._summaries():
             same = f"{found.same_outputs} of {found.examples}"
-            kl, agreement = found.kl.shown(".3g"), found.top1_agreement.shown(".3f")
+            kl, agreement = found.kl.shown(".2g"), found.top1_agreement.shown(".3f")
             nll = (_shown(found.nll_dense, ".3f"), _shown(found.nll_difference, "+.3f"))
             rows.append((task, run.named.name, same, agreement, kl, *nll))
-        columns = (
-            "task",
-            "setting",
-            "same output",
-            "same first choice",
-            "KL",
-            "NLL, dense",
-            "more NLL",
-        )
-        return table_of(
-            "agreement with dense decoding; KL and NLL of a token in nats", columns, _merged(rows, 1), names=2
-        )
+        columns = ("task", "setting", "same\noutput", "same first choice", "KL", "NLL, dense", "more NLL")
+        return _table("agreement with dense decoding; KL and NLL of a token in nats", columns, rows)
 
     def _speed(self) -> Table:
         rows = []
@@ -128,7 +118,7 @@ class TasksReport:
             rows.append((task, run.named.name, *ratios, *accepted, found.read()))
         columns = ("task", "setting", "tokens/s", "first token", "accepted, dense", "accepted", "share read")
         title = "speed and time to the first token as ratios to dense; acceptance length"
-        return table_of(title, columns, _merged(rows, 1), names=2)
+        return _table(title, columns, rows)
 
     def _groups(self) -> Table:
         rows = []
@@ -137,7 +127,7 @@ class TasksReport:
             own = (f"{score.tested.value:.2f}" for score in scores)
             rows.append((task, group, f"{scores[0].dense.value:.2f}", *own))
         columns = ("task", "", "dense", *(run.named.name for run in self.runs))
-        return table_of("scores by part of a task", columns, _merged(rows, 1), names=2)
+        return _table("scores by part of a task", columns, rows)
 
     def _summaries(self) -> Iterator[tuple[str, Run, TaskSummary]]:
         for task in self.runs[0].tasks():
@@ -149,11 +139,10 @@ def _shown(interval: Interval | None, form: str) -> str:
     return "-" if interval is None else interval.shown(form)
 
 
-def _merged(rows: Sequence[tuple[str, ...]], names: int) -> list[tuple[str, ...]]:
-    """The rows, without the names in the first columns that are those of the row before."""
-    found, before = list[tuple[str, ...]](), ("",) * names
+def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]], names: int = 2) -> Table:
+    """A table; what a row has in common with the one before in its first names is left out."""
+    same, found, before = names - 1, list[tuple[str, ...]](), ("",) * names
     for row in rows:
-        same = row[:names] == before
-        found.append((*("",) * names, *row[names:]) if same else row)
-        before = row[:names]
-    return found
+        found.append((*("",) * same, *row[same:]) if row[:same] == before[:same] else row)
+        before = row
+    return table_of(title, columns, found, names=names, **COMPACT)

@@ -22,12 +22,18 @@ from ovspec_models import OvspecConfig, SparseVerify, demo_pair_path
 
 PROPERTIES = [word for name, value in F32.items() for word in ("--property", f"{name}={value}")]
 TEXT = STORY * 2
+# An answer would end there; a reference does not.
+EOS = "<|endoftext|>"
 
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     tasks: list[dict[str, Any]] = [
-        {"prompt": f"{TEXT}\nThe end of the story is:", "reference": "They were happy.", "category": "ends"},
+        {
+            "prompt": f"{TEXT}\nThe end of the story is:",
+            "reference": f"They were{EOS * 8} happy.",
+            "category": "ends",
+        },
         {"prompt": f"{TEXT[:600]}\nShe said", "answers": ["no", "yes"], "category": "words"},
         {"prompt": f"{TEXT}\nShe said", "answers": ["no", "yes"], "category": "words"},
         {"prompt": TEXT, "category": "more"},
@@ -76,7 +82,7 @@ def test_figures_of_the_demo_target(demo_ir: Path, suite: Path) -> None:
     pipeline = package.LLMPipeline(demo_ir, "CPU", **F32)
     tokenizer = pipeline.get_tokenizer()
     prompt = pipeline.chat_prompts.encode(f"{TEXT}\nThe end of the story is:", True)
-    reference = tokenized(tokenizer, " They were happy.", special_tokens=False)
+    reference = tokenized(tokenizer, f" They were{EOS * 8} happy.", special_tokens=False)
     expected, _ = Scorer(pipeline).score(prompt, reference)
     assert ends["nll_dense"] == pytest.approx(-expected, rel=1e-5)
     assert ends["nll_setting"] != pytest.approx(-expected, rel=1e-5)
@@ -134,6 +140,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "needles": (("--needles", "1k"), "--needles '1k': expected whole numbers"),
     "short needles": (("--needles", "200,50"), "--needles 50: the question and the first sentence"),
     "long needles": (("--needles", "60000"), "needle of 60000 tokens at depth 0: the prompt has"),
+    "one token": (("--suite", "{suite}", "--context", "1"), "the prompt has 1 tokens, expected at least 2"),
     "setting": (("--suite", "{suite}", "--setting", "attention,dense"), "'dense' is not one of attention"),
     "twice": (("--suite", "{suite}", "--setting", "all,all"), "name each setting once"),
     "no experts": (("--suite", "{suite}", "--setting", "experts"), "--setting experts: the model has no"),

@@ -16,7 +16,7 @@ from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import CACHE_SIDES, fill_empty_weights, gated_products, keep_mlps_apart, last_line
 
 _CACHE_INPUTS = tuple(f"{side}." for side in CACHE_SIDES)
-_STATE_INPUTS = ("conv_state_table.", "gated_delta_state_table.")
+_STATE_INPUTS = ("conv_state_table.", "gated_delta_state_table.", "selective_ssm_state_table.")
 
 
 def read_model(core: ov.Core, models_path: Path) -> ov.Model:

@@ -89,5 +89,5 @@ def lower(
     if backends.row_bits is not None and (rounded := round_rows(model, backends.row_bits)).changed:
         reports.append(rounded)
     if joins and backends.joins_layers:
-        reports.append(join_layers(model))
+        reports.append(join_layers(model, backends.drafts))
     return reports

@@ -36,6 +36,8 @@ class Backends:
         boundaries: whose hidden states a pass returns, as `ovspec_transforms.hidden_states`.
         skips_layers: whether a pass can leave layers out, as `ovspec_transforms.skip_layers`; it returns the
             states behind the last one then.
+        drafts: whether a pass can draft several tokens, as `ovspec_transforms.join_layers`, where its layers
+            are of a known kind.
         adapts: whether LoRA adapters can add to linear layers.
         why_stock_attention: why our attention can't be had for the model; empty where it can.
     """
@@ -51,6 +53,7 @@ class Backends:
     arithmetic: Arithmetic = "f32"
     boundaries: tuple[int, ...] = ()
     skips_layers: bool = False
+    drafts: bool = False
     adapts: bool = False
     why_stock_attention: str = ""
 
@@ -172,6 +175,7 @@ class Backends:
             "arithmetic": self.arithmetic,
             "boundaries": self.boundaries,
             "skips_layers": self.skips_layers,
+            "drafts": self.drafts,
             "adapts": self.adapts,
         }
 

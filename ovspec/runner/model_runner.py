@@ -32,6 +32,7 @@ from ovspec.operations.linear_backend import LinearBackend
 from ovspec.operations.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.passes.adapter_rows import AdapterRows
 from ovspec.passes.computed_layers import ComputedLayers
+from ovspec.passes.draft_plan import DraftPlan
 from ovspec.passes.long_rope import LongRope
 from ovspec.passes.pass_result import PassResult
 from ovspec.passes.pass_stats import PassStats
@@ -59,6 +60,7 @@ from ovspec_transforms import (
 _GPU_BLOCK_SIZE = 16
 _PROBE_ROWS = 40
 _LONG = b"long RoPE"
+_NO_LOGITS = np.zeros((0, 0), np.float32)
 
 
 class ModelRunner:
@@ -142,11 +144,14 @@ class ModelRunner:
         self._selection = host_selection(self.attention, self.block_size, compiled, self.cache, facts.anchors)
         #: What says which layers compute a pass; `None` where all do.
         self.computed_layers = ComputedLayers.of(self.compiled)
+        self._draft_plan = DraftPlan.of(self.compiled, self.block_size)
+        #: Whether a pass can draft several tokens.
+        self.drafts = self._draft_plan is not None
         #: Packs adapters for this model's layers.
         self.adapters = ModelAdapters(facts.adapted)
         self._adapter_rows = AdapterRows() if facts.adapted else None
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
-        self._parts = (*limits, self._adapter_rows, self.computed_layers, self.recurrent)
+        self._parts = (*limits, self._adapter_rows, self.computed_layers, self.recurrent, self._draft_plan)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
@@ -226,7 +231,9 @@ class ModelRunner:
         if self.long_rope:
             self.long_rope.remember(batch)
         for rows in batch:
-            rows.sequence.length = rows.context
+            rows.sequence.length = rows.end
+        if batch[0].drafts:
+            return PassResult(_NO_LOGITS, stats, self.request)
         logits: NDArray[np.float32] = self.request.get_tensor("logits").data
         logits = logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
         return PassResult(logits, stats, self.request, self._selection)
@@ -235,14 +242,17 @@ class ModelRunner:
         self, batch: Sequence[Rows], filled: Sequence[Rows], apart: bool, recomputed: float
     ) -> PassStats:
         """Compute `filled`, a batch with the rows that `GpuRows` added."""
-        needed = self.blocks.required([(rows.sequence, rows.context) for rows in filled])
-        self.cache.ensure(needed, soon=self.blocks.required(prompt_ends(filled)))
+        needed = self.blocks.required([(rows.sequence, rows.end) for rows in filled])
+        if needed > self.cache.capacity:
+            self.cache.ensure(needed, soon=self.blocks.required(prompt_ends(filled)))
         for rows in filled:
-            for source, target in self.blocks.reserve(rows.sequence, rows.context):
+            for source, target in self.blocks.reserve(rows.sequence, rows.end):
                 self.cache.copy(source, target)
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
-        inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart)
+        drafted = self._draft_plan.inputs(parts) if self._draft_plan else {}
+        names = [name for name in self._inputs.names if name not in drafted]
+        inputs = build_tables(parts, self.block_size, native, names, apart) | drafted
         inputs = self.gpu_rows.fitted(inputs) if self.gpu_rows else inputs
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
@@ -251,6 +261,8 @@ class ModelRunner:
             inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         duration = self._inputs.infer() + recomputed
+        if batch[0].drafts:
+            return PassStats(duration)
         if self.recurrent:
             self.recurrent.finish()
         counts = self._selection.counts(parts, self.request) if self._selection else None

@@ -109,3 +109,30 @@ def weights(graph: ov.Model) -> Iterator[tuple[int, int]]:
             if source.get_type_name() == "Constant":
                 data = source.get_data()
                 yield data.ctypes.data, data.ctypes.data + data.nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "weight_format"),
+    [("qwen3-0.6b", "int8"), ("llama-3.1-8b", "int4"), ("qwen3-0.6b", "fp16"), ("llama-3.1-8b", "fp32")],
+)
+def test_a_model_that_drafts(name: str, weight_format: str) -> None:
+    """Its embedding and output layer are in the operation, with the same bits."""
+    apart = ModelRunner(model(name, weight_format), properties=F32)
+    whole = ModelRunner(model(name, weight_format), backends=replace(apart.backends, drafts=True))
+    assert whole.drafts and not apart.drafts
+    np.testing.assert_array_equal(logits(whole), logits(apart))
+    sequence, tokens = CachedSequence(), np.arange(30)
+    found = whole.forward([Rows(sequence, tokens, drafts=4, vocab_size=300)]).drafts[:, 0].tolist()
+    one_by_one, expected = CachedSequence(), list[int]()
+    for _ in range(4):
+        expected.append(int(apart.forward([Rows(one_by_one, tokens)]).logits.argmax()))
+        tokens = np.array(expected[-1:])
+    assert found == expected and sequence.length == one_by_one.length
+
+
+def test_a_model_that_selects_does_not_draft() -> None:
+    attention = AttentionConfig("native", selects=True)
+    apart = ModelRunner(model("qwen3-0.6b", "int8"), attention=attention, properties=F32)
+    whole = ModelRunner(model("qwen3-0.6b", "int8"), backends=replace(apart.backends, drafts=True))
+    assert not whole.drafts
+    np.testing.assert_array_equal(logits(whole), logits(apart))

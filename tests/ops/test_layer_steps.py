@@ -71,6 +71,14 @@ def test_random_rows(isa: str, kind: str, data: st.DataObject) -> None:
     both(f"{VERSION}\ninput {names}\n{step}\noutput y", [*arrays, factor, slab])
 
 
+def test_tanh_of_small_values(isa: str) -> None:
+    """Each by itself: a difference of exponentials loses their digits."""
+    x = np.array([[sign * value for value in np.logspace(-12, 0, 40) for sign in (1, -1)]], np.float32)
+    program = f"{VERSION}\ninput x:{x.size}\ny:{x.size} = tanh x\noutput y"
+    (got,) = evaluate("DecoderLayers", {"x": ov.Tensor(x)}, {"program": program})
+    np.testing.assert_allclose(got, np.tanh(x.astype(np.float64)), rtol=5e-6, atol=0)
+
+
 @examples(40)
 @given(st.data())
 def test_slices_joined_again(data: st.DataObject) -> None:
@@ -97,9 +105,9 @@ def test_steps_that_a_pass_leaves_out(computed: int) -> None:
     program = "\n".join([VERSION, "input x:8 f", *lines, "output y i"])
     both(program, [x, np.array([1 - computed, computed], np.int32)])
     for flags in (np.zeros(1, np.int32), np.zeros(2, np.int64)):
-        with pytest.raises(ValueError, match=r"input 1 has . values of type i.., expected more than 1 of type"):
+        with pytest.raises(ValueError, match=r"input 1 has . values of type i.., expected more than 1"):
             both(program, [x, flags])
-    with pytest.raises((ValueError, RuntimeError), match="'-1' in the line .* is no number"):
+    with pytest.raises((ValueError, RuntimeError), match=r"'-1' in the line .* is no number"):
         both(program.replace("f#1", "f#-1"), [x, np.zeros(2, np.int32)])
 
 

@@ -68,6 +68,8 @@ from ovspec_transforms.heads.skip_layers import skip_layers as skip_layers
 from ovspec_transforms.layers.adapted_layers import adapted_layers as adapted_layers
 from ovspec_transforms.layers.addressed_caches import AddressedCache as AddressedCache
 from ovspec_transforms.layers.addressed_caches import remove_addressed as remove_addressed
+from ovspec_transforms.layers.draft_steps import DRAFT_PLAN as DRAFT_PLAN
+from ovspec_transforms.layers.draft_steps import DRAFT_TOKENS as DRAFT_TOKENS
 from ovspec_transforms.layers.join_layers import CACHE_TABLE as CACHE_TABLE
 from ovspec_transforms.layers.join_layers import DECODER_LAYERS as DECODER_LAYERS
 from ovspec_transforms.layers.join_layers import join_layers as join_layers

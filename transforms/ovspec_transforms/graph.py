@@ -12,6 +12,8 @@ from ovspec_transforms.report import TransformReport
 
 PAGED_ATTENTION = "PagedAttentionExtension"
 GATED_DELTA_NET = "PagedGatedDeltaNet"
+SELECTIVE_SSM = "PagedSelectiveSSM"
+SHORT_CONVOLUTION = "PagedCausalConv1D"
 
 
 def add_parameter(model: ov.Model, name: str, shape: Sequence[int], dtype: ov.Type) -> ov.Node:

@@ -84,6 +84,7 @@ private:
 
     Operand declare(RowsOf rows, const std::string& line) {
         const Operand made{Operand::rows, program_.rows.size()};
+        rows.taken = program_.taken_by >= 0;
         remember(rows.name, made, line);
         program_.rows.push_back(std::move(rows));
         return made;
@@ -152,6 +153,13 @@ private:
             else
                 step.settings[word.substr(0, at)] = word.substr(at + 1);
         }
+        if (step.name == "take")
+            take(step);
+        for (const Operand& from : step.operands)
+            if (from.kind == Operand::rows && program_.taken_by >= 0 && !program_.rows[from.index].taken &&
+                step.name != "take")
+                fail(op, "the line '", line, "' reads '", program_.rows[from.index].name,
+                     "', rows of which `take` has left some out");
         if (step.settings.count("if"))
             step.condition = condition(step.word("if"), line);
         while (left >> word)
@@ -159,6 +167,12 @@ private:
                                        ? declare(declared(word, line), line)
                                        : declare(declared_table(word, line), line));
         program_.steps.push_back(std::move(step));
+    }
+
+    void take(const StepText& step) {
+        if (program_.taken_by >= 0 || step.operands.size() != 2 || step.operands[1].kind != Operand::input)
+            fail(op, "the line '", step.line, "' is a second one, or not OUTPUT = take ROWS INPUT");
+        program_.taken_by = static_cast<int>(step.operands[1].index);
     }
 
     ProgramText& program_;
@@ -211,6 +225,12 @@ ProgramText::ProgramText(const std::string& text) {
         output = static_cast<int>(i);
     }
     place_rows();
+}
+
+const StepText* ProgramText::step(const char* name) const {
+    const auto named = [&](const StepText& step) { return step.name == name; };
+    const auto found = std::find_if(steps.begin(), steps.end(), named);
+    return found == steps.end() ? nullptr : &*found;
 }
 
 // Rows that nobody reads any more leave their place to later ones.

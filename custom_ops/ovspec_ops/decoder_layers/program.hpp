@@ -16,6 +16,7 @@ struct RowsOf {
     std::size_t place = 0; // first column in the memory of rows that are neither input nor output
     int input = -1;        // input of the operation that holds them
     int output = -1;       // output of the operation that holds them
+    bool taken = false;    // as many as `take` chooses, not all of the pass
 };
 
 // What a step makes that is no rows f32: a tensor of its own type and shape. A step writes it once.
@@ -55,6 +56,10 @@ struct ProgramText {
     std::vector<Operand> outputs;    // rows and tables
     std::vector<StepText> steps;
     std::size_t row_floats = 0; // memory of rows, per row of the pass
+    int taken_by = -1;          // input that says which rows `take` chooses
+
+    // The step of a name; null where there is none.
+    const StepText* step(const char* name) const;
 
     // Throws std::invalid_argument with the line that is wrong.
     explicit ProgramText(const std::string& text);

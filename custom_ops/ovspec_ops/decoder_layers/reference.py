@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ovspec_ops.block_select.reference import block_select
 from ovspec_ops.cache_write.reference import cache_write
+from ovspec_ops.decoder_layers.draft_reference import choose, embedding, runs, take
 from ovspec_ops.gated_mlp.reference import activate, gated_mlp
 from ovspec_ops.gated_mlp.reference import dequantise as dequantise_mlp
 from ovspec_ops.key_summary.reference import key_summary
@@ -263,6 +264,9 @@ STEPS: dict[str, StepOf] = {
     "experts": experts,
     "slice": cut,
     "concat": concat,
+    "embedding": embedding,
+    "take": take,
+    "choose": choose,
     "either": lambda operands, settings, widths: [operands[0]],
 }
 
@@ -273,29 +277,31 @@ def decoder_layers(program: str, inputs: Sequence[Any]) -> list[Array]:
     Args:
         inputs: in the order of the program; in place of a table of addresses a list of caches.
     """
-    version, *lines = program.splitlines()
-    assert version == VERSION
-    known: dict[str, Any] = {}
-    for line in lines:
+    version, head, *steps, tail = program.splitlines()
+    assert version == VERSION and head.startswith("input ") and tail.startswith("output ")
+    words = [word.partition(":") for word in head.split()[1:]]
+    given = {name: array for (name, _, _), array in zip(words, inputs, strict=True)}
+    rows = [name for name, colon, _ in words if colon]
+    known = runs(given, steps, rows, lambda own: _run(own, steps))
+    return [known[name] for name in tail.split()[1:]]
+
+
+def _run(given: Mapping[str, Any], steps: Sequence[str]) -> dict[str, Any]:
+    """The inputs, and what the steps make of them."""
+    known = dict(given)
+    for line in steps:
         left, _, right = line.partition(" = ")
-        if line.startswith("input "):
-            known = {
-                word.partition(":")[0]: array for word, array in zip(line.split()[1:], inputs, strict=True)
-            }
-        elif line.startswith("output "):
-            return [known[name] for name in line.split()[1:]]
-        else:
-            name, *words = right.split()
-            settings = dict(word.split("=") for word in words if "=" in word)
-            operands = [_operand(known, word) for word in words if "=" not in word]
-            outputs = [word.split(":") for word in left.split()]
-            forms = [form for _, form in outputs]
-            widths = [0 if "[" in form else int(form) for form in forms]
-            is_computed = "if" not in settings or _number(known, settings["if"]) != 0
-            compute = STEPS[name] if is_computed else partial(leave_out, name, forms)
-            found = compute(operands, settings, widths)
-            known |= {rows: array for (rows, _), array in zip(outputs, found, strict=True)}
-    raise AssertionError("the program has no line of outputs")
+        name, *words = right.split()
+        settings = dict(word.split("=") for word in words if "=" in word)
+        operands = [_operand(known, word) for word in words if "=" not in word]
+        outputs = [word.split(":") for word in left.split()]
+        forms = [form for _, form in outputs]
+        widths = [0 if "[" in form else int(form) for form in forms]
+        is_computed = "if" not in settings or _number(known, settings["if"]) != 0
+        compute = STEPS[name] if is_computed else partial(leave_out, name, forms)
+        found = compute(operands, settings, widths)
+        known |= {rows: array for (rows, _), array in zip(outputs, found, strict=True)}
+    return known
 
 
 def leave_out(

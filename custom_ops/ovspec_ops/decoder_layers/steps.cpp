@@ -4,6 +4,7 @@
 
 #include "cache_write/op.hpp"
 #include "common/tensors.hpp"
+#include "decoder_layers/draft_steps.hpp"
 #include "decoder_layers/operation_steps.hpp"
 #include "decoder_layers/row_steps.hpp"
 #include "decoder_layers/step_operands.hpp"
@@ -168,6 +169,8 @@ Action known_action(const ProgramText& program, const StepText& step) {
         return found;
     if (Action found = operation_step(program, step))
         return found;
+    if (Action found = draft_step(program, step))
+        return found;
     fail(layers_op, "step '", step.name, "' of the line '", step.line, "' is not known; update ovspec");
 }
 
@@ -179,7 +182,7 @@ Action action_of(const ProgramText& program, const StepText& step) {
         return action;
     const std::size_t input = step.condition.index, place = step.condition.first;
     const Action none = left_out(program, step, action);
-    return [=](const LayersPass& pass) {
+    return [=](LayersPass& pass) {
         const ov::Tensor& table = pass.inputs[input];
         if (table.get_element_type() != ov::element::i32 || table.get_size() <= place)
             fail(layers_op, "input ", input, " has ", table.get_size(), " values of type ",

@@ -12,6 +12,7 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_transforms.graph import add_parameter, let_read
+from ovspec_transforms.layers.draft_steps import with_drafts
 from ovspec_transforms.layers.rows import Rows, angles, chosen_rows, pass_rows
 from ovspec_transforms.layers.step import Cache, Operand, Port, Step
 from ovspec_transforms.layers.steps import step_of
@@ -28,7 +29,7 @@ Outputs = dict[tuple[str, int], ov.Output]
 """Outputs of a graph by node and index."""
 
 
-def join_layers(model: ov.Model) -> TransformReport:
+def join_layers(model: ov.Model, drafts: bool = False) -> TransformReport:
     """Replace every stretch of whole layers whose nodes are known by one `DecoderLayers`.
 
     Adds the input `cache_table` u8 `[8 * (1 + entries)]`, numbers of 64 bits, where caches are read by their
@@ -37,8 +38,13 @@ def join_layers(model: ov.Model) -> TransformReport:
 
     Args:
         model: behind all other passes, and changed in place.
+        drafts: whether a model whose nodes are all known becomes one operation, as `with_drafts`.
     """
     found, changed = _stretches(model), list[str]()
+    if drafts:
+        needed, _ = _needed(model, found, _outputs(model))
+        used = [[step for step in steps if step.node in needed] for steps in found]
+        found = with_drafts(model, [steps for steps in used if steps])
     if any(step.name == "attention" for steps in found for step in steps):
         # An operation costs more than the few small nodes between two others.
         stretches = [steps for steps in found if any(step.name in _HEAVY for step in steps)]
@@ -97,7 +103,7 @@ def _reads_the_pass(step: Step, of_pass: Container[tuple[str, int]]) -> bool:
 
 def _replace(model: ov.Model, stretches: list[list[Step]]) -> list[str]:
     """Put one operation in the place of the steps of each stretch; their nodes."""
-    outputs = {(node.get_name(), o.get_index()): o for node in model.get_ops() for o in node.outputs()}
+    outputs = _outputs(model)
     if any(isinstance(read, Cache) for steps in stretches for step in steps for read in step.reads):
         outputs[CACHE_TABLE, 0] = add_parameter(model, CACHE_TABLE, [-1], ov.Type.u8).output(0)
     needed, wanted = _needed(model, stretches, outputs)
@@ -108,6 +114,10 @@ def _replace(model: ov.Model, stretches: list[list[Step]]) -> list[str]:
             _replace_stretch(steps, results, outputs, memory)
             changed += [step.node for step in steps]
     return changed
+
+
+def _outputs(model: ov.Model) -> Outputs:
+    return {(node.get_name(), o.get_index()): o for node in model.get_ops() for o in node.outputs()}
 
 
 def _replace_stretch(

@@ -15,7 +15,14 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_ops.linear.layout import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_numbers, pack_stored, packed_shape
-from ovspec_transforms.graph import GATED_DELTA_NET, add_parameter, ancestors, let_read, nodes_of_type
+from ovspec_transforms.graph import (
+    GATED_DELTA_NET,
+    SELECTIVE_SSM,
+    add_parameter,
+    ancestors,
+    let_read,
+    nodes_of_type,
+)
 from ovspec_transforms.linear.adapted_layer import ADAPTERS, AdaptedLayer
 from ovspec_transforms.report import TransformReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
@@ -94,7 +101,8 @@ def _reads_states(matmul: ov.Node) -> bool:
     or the process.
     """
     rows = matmul.input(0).get_source_output().get_node()
-    return any(node.get_type_name() == GATED_DELTA_NET for node in ancestors(rows, ("MatMul", LINEAR)))
+    states = (GATED_DELTA_NET, SELECTIVE_SSM)
+    return any(node.get_type_name() in states for node in ancestors(rows, ("MatMul", LINEAR)))
 
 
 def find_layers(model: ov.Model, arithmetic: Arithmetic) -> tuple[list[LinearLayer], list[str]]:

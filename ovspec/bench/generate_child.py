@@ -62,6 +62,8 @@ def answer(pipeline: Any, tokenizer: Any, asked: dict[str, Any], config: dict[st
 
 def main() -> None:
     """Answer the prompts of standard input, one JSON object a line; the first line describes the pipeline."""
+    # `python -c` looks in the current folder first: a checkout there would hide what is installed.
+    sys.path[:] = [place for place in sys.path if place]
     # What libraries print goes to standard error.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

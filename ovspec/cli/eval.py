@@ -10,15 +10,16 @@ import click
 from ovspec.cli.eval_lm import lm
 from ovspec.cli.eval_rag import rag
 from ovspec.cli.eval_selection import selection
+from ovspec.cli.eval_tasks import tasks
 from ovspec.cli.options.bench import check_outputs
 from ovspec.cli.options.common import float_list, int_list, json_option, prompts_options
+from ovspec.cli.options.drafting import drafting_fields
 from ovspec.cli.options.forms import COUNT, PATH, default_option, typed_option
 from ovspec.cli.options.help import ShortHelpCommand
 from ovspec.cli.options.output import show_report, with_progress
 from ovspec.cli.options.pipeline import PipelineChoice, pipeline_options
 from ovspec.eval import FidelityEval, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.setting import sweep_option
-from ovspec.generation.drafting_settings import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.modes.sparse_prefill import SparsePrefill
 from ovspec.modes.verify_mode import VerifyMode
 
@@ -40,6 +41,7 @@ def evaluate() -> None:
 evaluate.add_command(lm)
 evaluate.add_command(rag)
 evaluate.add_command(selection)
+evaluate.add_command(tasks)
 
 
 COMMON = (
@@ -96,7 +98,7 @@ def fidelity(
         settings=settings,
         drafter=choice.drafter.name if choice.drafter else None,
         draft_model=choice.draft,
-        drafting=generation_options(options, choice.drafter is not None),
+        drafting=drafting_fields(options, choice.drafter is not None),
         **chosen,
     )
     report = with_progress(evaluation.num_steps, evaluation.run)
@@ -104,15 +106,6 @@ def fidelity(
     show_report(report.as_json(), json_path, report.tables(), [*report.lines(), ""], notes)
     if plot is not None:
         plot_fidelity(report, plot)
-
-
-def generation_options(options: dict[str, Any], drafts: bool) -> dict[str, Any]:
-    """The drafting options that were given, as fields of a generation configuration."""
-    fields = {name: value for name, value in options.items() if value is not None}
-    if drafts and not {"num_assistant_tokens", "assistant_confidence_threshold"} & fields.keys():
-        # The default schedule follows measured times, so the number would differ between settings.
-        fields["num_assistant_tokens"] = DEFAULT_NUM_ASSISTANT_TOKENS
-    return fields
 
 
 def settings_from(

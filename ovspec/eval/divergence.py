@@ -20,20 +20,22 @@ class Decision:
         agrees: whether both choose the same token.
         margin: log-probability of dense's first choice less that of its second, nats.
         surprise: -log-probability that the other gives the token that follows, nats.
+        dense_surprise: the same of the dense model.
     """
 
     kl: float
     agrees: bool
     margin: float
     surprise: float = 0.0
+    dense_surprise: float = 0.0
 
 
 def decide(dense: NDArray[np.float32], other: NDArray[np.float32], token: int | None = None) -> Decision:
     """Compare two rows of logits `[vocab]` of one position, which `token` follows."""
     agrees = greedy_token(dense) == greedy_token(other)
-    log_q = log_softmax(other)
-    surprise = 0.0 if token is None else -float(log_q[token])
-    return Decision(kl_divergence(log_softmax(dense), log_q), agrees, margin(dense), surprise)
+    log_p, log_q = log_softmax(dense), log_softmax(other)
+    surprises = (0.0, 0.0) if token is None else (-float(log_q[token]), -float(log_p[token]))
+    return Decision(kl_divergence(log_p, log_q), agrees, margin(dense), *surprises)
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -30,9 +30,9 @@ ReferenceMode = Literal["dense", "plain"]
 # prompts as asked for or densely.
 MakePipeline = Callable[[VerifyMode, bool, bool], LLMPipeline]
 OnStep = Callable[[str], None]
-_WARM_UP_TOKENS = 8
+WARM_UP_TOKENS = 8
 # Options of the settings that the reference must not use.
-_LOSSY_OPTION = "acceptance_threshold"
+LOSSY_OPTION = "acceptance_threshold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class FidelityEval:
         encoded = [self._encode(tested, prompt, settings, info) for prompt in self.prompts]
         for pipeline in (dense, tested):
             # Warm up: kernels are built and weights are packed on first use.
-            self._generate(pipeline, encoded[0], _WARM_UP_TOKENS)
+            self._generate(pipeline, encoded[0], WARM_UP_TOKENS)
         references: list[Reference] = []
         outcomes: list[list[Outcome]] = [[] for _ in self.settings]
         totals = [PerfMetrics() for _ in range(1 + len(self.settings))]
@@ -161,7 +161,7 @@ class FidelityEval:
     ) -> EncodedResults:
         options = self._options(max_new_tokens, pipeline.drafts)
         if not lossy:
-            options.pop(_LOSSY_OPTION, None)
+            options.pop(LOSSY_OPTION, None)
         results = pipeline.generate(ov.Tensor(np.array([ids], np.int64)), **options)
         assert isinstance(results, EncodedResults)
         return results

@@ -8,29 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import openvino as ov
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ovspec.cache.cache import cache_layout
 from ovspec.eval.in_force import SelectionInForce, prefill_in_force, verify_in_force
 from ovspec.eval.machine import processor, versions
 from ovspec.eval.results import Reference, Result, Summary, tokens_per_s
-from ovspec.eval.tables import table_of
+from ovspec.eval.tables import COMPACT, table_of
 from ovspec.generation.metrics import PerfMetrics
-from ovspec.graphs.compile import cache_tensors
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 
 _KEYS_AND_VALUES = ("key_cache", "value_cache")
-# Tables that fit 80 columns.
-_STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}
 
 
 def precisions(runner: ModelRunner) -> dict[str, str]:
     """Precision of inference and layout of the KV cache, as they are in force."""
     precision: ov.Type = runner.compiled.get_property("INFERENCE_PRECISION_HINT")
     found = {"inference": str(precision.get_type_name())}
-    for spec in cache_tensors(runner.compiled):
+    for spec in runner.cache.specs:
         side = spec.name.split(".")[0]
         if side in _KEYS_AND_VALUES:
             found[side] = cache_layout(spec, runner.block_size)
@@ -114,7 +110,7 @@ class Report:
                 for result, summary in zip(self.results, self.summaries(), strict=True)
             ],
         }
-        return {name: _finite(value) for name, value in found.items()}
+        return {name: finite(value) for name, value in found.items()}
 
     def lines(self) -> list[str]:
         """What was measured and how, one sentence per line."""
@@ -158,7 +154,7 @@ class Report:
         columns.append(("tokens/s", speed, [_number(s.tokens_per_s, ".1f") for s in summaries]))
         columns.append(("speed", "1.00", [_number(s.speedup, ".2f") for s in summaries]))
         rows = zip(*([reference, *cells] for _, reference, cells in columns), strict=True)
-        return table_of("free running", [header for header, _, _ in columns], rows, **_STYLE)
+        return table_of("free running", [header for header, _, _ in columns], rows, **COMPACT)
 
     def _teacher_forced(self, summaries: list[Summary]) -> Table:
         rows = []
@@ -168,7 +164,7 @@ class Report:
             agreement = _number(summary.top1_agreement, ".4f")
             rows.append([result.setting.name, agreement, str(summary.disagreements), *figures])
         title = f"teacher-forced: {summaries[0].positions:,} decisions each, KL in nats"
-        return table_of(title, ("", "top-1", "differ", "KL mean", "median", "p99", "max"), rows, **_STYLE)
+        return table_of(title, ("", "top-1", "differ", "KL mean", "median", "p99", "max"), rows, **COMPACT)
 
     def notes(self) -> list[str]:
         """Differences of low margin, and which settings are lossy; one sentence per line."""
@@ -206,10 +202,10 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no infinity: a margin without a second choice, or the KL of a token that is ruled out."""
     if isinstance(value, dict):
-        return {name: _finite(entry) for name, entry in value.items()}
+        return {name: finite(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

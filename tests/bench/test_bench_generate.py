@@ -31,8 +31,16 @@ def prompts(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_mode_answers_in_a_process_of_its_own(prompts: Path, tmp_path: Path) -> None:
-    """Greedy answers are plain decoding's; a mode can name another Python, here ours under a script."""
+def test_every_mode_answers_in_a_process_of_its_own(
+    prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy answers are plain decoding's; a mode can name another Python, here ours under a script.
+
+    A checkout in the current folder does not take the place of the installed version.
+    """
+    (tmp_path / "ovspec").mkdir()
+    (tmp_path / "ovspec" / "__init__.py").write_text("raise ImportError", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\nOVSPEC_SEEN=1 exec {sys.executable} "$@"\n', encoding="utf-8")
     script.chmod(0o755)

@@ -19,7 +19,7 @@ from ovspec_models import demo_pair_path
 MODELS = {"model", "folder", "target", "draft_model", "include_path", "embedding_model"}
 TEXTS = {
     *("prompts", "data", "requests", "prompt_file", "jsonl", "chat_template", "file", "prefix_cache"),
-    *("suffix_corpus", "questions", "documents", "store", "trace"),
+    *("suffix_corpus", "questions", "documents", "store", "trace", "suite", "filler"),
 }
 OUTPUTS = {"answers", "output", "out", "json_path", "plot"}
 # A folder of caches is made where there is none.
@@ -52,6 +52,7 @@ RIGHT: dict[str, object] = {
 }
 NEEDS = {
     ("cache", "save"): ["--prompt", "Once"],
+    ("eval", "tasks"): ["--needles", "300"],
     ("info",): ["--self-check"],
     ("rag", "ask"): ["--mode", "plain"],
 }

@@ -54,21 +54,23 @@ def test_penalties_are_options() -> None:
         assert report("--drafter", "none", option, "1.9")["text"] != plain, option
 
 
-def test_a_narrow_terminal_cuts_no_header(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("no_wrap", [False, True])
+def test_a_narrow_terminal_cuts_nothing_off(monkeypatch: pytest.MonkeyPatch, no_wrap: bool) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     table = Table()
     names = [f"backend{number}/GB_per_second" for number in range(9)]
-    for name in names:
-        table.add_column(name)
-    table.add_row(*map(str, range(9)))
+    cells = [f"{number} [-0.1, 0.1]" for number in range(6)] if no_wrap else []
+    for name in cells or names:
+        table.add_column("" if no_wrap else name, no_wrap=no_wrap)
+    table.add_row(*(cells or map(str, range(9))))
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setenv("COLUMNS", "80")
     print_table(table)
-    assert all(name in screen.getvalue() for name in names)
+    assert all(text in screen.getvalue() for text in cells or names)
 
 
 def test_figures_are_printed_where_the_disk_is_full(

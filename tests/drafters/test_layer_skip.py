@@ -213,7 +213,7 @@ def test_some_drafts_of_a_real_model_are_accepted(name: str) -> None:
     config = updated(GenerationConfig(), {"max_new_tokens": 100, "num_assistant_tokens": 4})
     request = Request("alone", models.prompts[0], resolve(config, (), has_draft=True))
     LLMEngine(models.target, drafter, "dense", 128).generate([request])
-    assert drafter.layers is not None and 0 < len(drafter.layers) < models.target.layer_rows.layers  # type: ignore[union-attr]
+    assert drafter.layers is not None and 0 < len(drafter.layers) < models.target.computed_layers.layers  # type: ignore[union-attr]
     assert sum(request.metrics.accepted_lengths) > 10 or name != "demo"
 
 

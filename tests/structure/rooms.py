@@ -47,6 +47,7 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("operations",),
         ("passes",),
         ("cache",),
+        ("adapters",),
         ("devices",),
         ("sampling", "modes", "schedule"),
         ("errors",),

@@ -40,6 +40,14 @@ def find_parameter(model: ov.Model, name: str) -> ov.Node:
     return known
 
 
+def remove_unread(model: ov.Model) -> list[ov.Output]:
+    """Remove the parameters that no node reads; what they were."""
+    unread = [node for node in model.get_parameters() if not node.output(0).get_target_inputs()]
+    for node in unread:
+        model.remove_parameter(node)
+    return [node.output(0) for node in unread]
+
+
 def _parameter(model: ov.Model, name: str) -> ov.Node | None:
     return next((node for node in model.get_parameters() if name in node.output(0).get_names()), None)
 

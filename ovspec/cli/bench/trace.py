@@ -10,7 +10,6 @@ import click
 from ovspec.bench.offers import record_offers
 from ovspec.bench.prompt_file import BenchPrompt, read_prompt_file
 from ovspec.bench.record import record_trace
-from ovspec.cli.eval import generation_options
 from ovspec.cli.options.bench import check_writable
 from ovspec.cli.options.common import (
     memory_options,
@@ -20,7 +19,7 @@ from ovspec.cli.options.common import (
     property_option,
     verify_options,
 )
-from ovspec.cli.options.drafting import drafting_options
+from ovspec.cli.options.drafting import drafting_fields, drafting_options
 from ovspec.cli.options.forms import PATH
 from ovspec.cli.options.output import with_progress
 from ovspec.cli.options.pipeline import PipelineChoice
@@ -67,7 +66,7 @@ def trace(
         raise ValueError("a trace needs drafts: give --draft-model DIR or --drafter NAME")
     check_writable("--output", output)
     if offers:
-        if given := generation_options(options, drafts=False):
+        if given := drafting_fields(options, drafts=False):
             name, value = next(iter(given.items()))
             raise ValueError(
                 f"--{name.replace('_', '-')} {value}: --offers records all that every drafter proposes; "
@@ -75,7 +74,7 @@ def trace(
             )
         _record_offers(choice, read_prompt_file(prompts, category, limit), max_new_tokens, output)
         return
-    settings = {**generation_options(options, drafts=True), "max_new_tokens": max_new_tokens}
+    settings = {**drafting_fields(options, drafts=True), "max_new_tokens": max_new_tokens}
     texts = [prompt.text for prompt in read_prompts(prompts)[:limit]]
     pipeline = choice.start()
     read = ", sparse prefill" if choice.prefill else ""

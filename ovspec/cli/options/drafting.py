@@ -12,6 +12,7 @@ from ovspec.cli.options.forms import COUNT, PATH, default_option, typed_option
 from ovspec.cli.options.help import option_group
 from ovspec.drafters import NAMES, Auto, DrafterChoice, Suffix, parse_drafter
 from ovspec.drafters.corpus import corpus_text
+from ovspec.generation.drafting_settings import DEFAULT_NUM_ASSISTANT_TOKENS
 from ovspec.modes.commit_verify import CommitVerify
 from ovspec.modes.verify_mode import VerifyMode
 from ovspec.schedule.schedule import SCHEDULES
@@ -95,3 +96,12 @@ def mode_from(verify: str, mode: SparseVerify | str, interval: int | None) -> Ve
     if interval is not None:
         raise ValueError(f"--commit-interval {interval} needs --verify commit")
     return mode
+
+
+def drafting_fields(options: dict[str, Any], drafts: bool) -> dict[str, Any]:
+    """The drafting options that were given, as fields of a generation configuration, for an evaluation."""
+    fields = {name: value for name, value in options.items() if value is not None}
+    if drafts and not {"num_assistant_tokens", "assistant_confidence_threshold"} & fields.keys():
+        # The default schedule follows measured times, so the number would differ between settings.
+        fields["num_assistant_tokens"] = DEFAULT_NUM_ASSISTANT_TOKENS
+    return fields

@@ -26,7 +26,9 @@ def print_table(table: Table) -> None:
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     unlimited = console.options.update(width=10_000, max_width=10_000)
     needed = Measurement.get(console, unlimited, table)
-    if needed.minimum > console.width:
+    # Columns that may not be wrapped would be cut off.
+    whole = all(column.no_wrap for column in table.columns)
+    if (needed.maximum if whole else needed.minimum) > console.width:
         console = Console(file=sys.stdout, width=needed.maximum, soft_wrap=True)
     console.print(table)
 

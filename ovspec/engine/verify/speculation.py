@@ -236,10 +236,10 @@ def drop_unlikely(requests: SequenceOf[RequestStep]) -> None:
         if proposal.match and proposal.tokens:
             proposal.confidences = schedule.likely(proposal.match, len(proposal.tokens))
         drafted.setdefault(schedule, []).extend(proposal.confidences or ())
+    least = {schedule: schedule.least_confidence(found) for schedule, found in drafted.items() if found}
     for request in requests:
         if request.proposal.confidences:
-            schedule = request.state.schedule
-            request.proposal.drop_unlikely(schedule.least_confidence(drafted[schedule]))
+            request.proposal.drop_unlikely(least[request.state.schedule])
 
 
 def _ends_draft(nodes: list[int], proposal: Proposal) -> bool:

@@ -112,13 +112,15 @@ def _same_numbers(output: ov.Output) -> ov.Output | None:
 
 def width_of(output: ov.Output) -> int | None:
     """Numbers of a row, all but the first dimension together; `None` where they are not known."""
-    shape = output.get_partial_shape()
-    if output.get_element_type() != ov.Type.f32 or shape.rank.is_dynamic or len(shape) < 2:
+    if output.get_element_type() != ov.Type.f32:
         return None
-    if shape[0].is_static or any(size.is_dynamic for size in list(shape)[1:]):
+    shape = output.get_partial_shape()
+    if shape.rank.is_dynamic or len(shape) < 2 or shape[0].is_static:
         return None
     width = 1
-    for size in list(shape)[1:]:
+    for axis in range(1, len(shape)):  # iterating over the shape takes ten times as long
+        if (size := shape[axis]).is_dynamic:
+            return None
         width *= size.get_length()
     return width
 

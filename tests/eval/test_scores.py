@@ -1,0 +1,66 @@
+"""Scores of answers: against values by hand, and against their definitions."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ovspec.eval.scores import contains, exact_match, f1, last_number, normalised, number, rouge_l
+
+WORDS = st.lists(st.sampled_from("abcd"), max_size=12)
+
+
+@pytest.mark.parametrize(
+    ("text", "references", "expected"),
+    [
+        # Lin 2004, section 3: sequences of 4 words with a common one of 3, and of 2.
+        ("police kill the gunman", ["police killed the gunman"], 3 / 4),
+        ("the gunman kill police", ["police killed the gunman"], 2 / 4),
+        # cat sat on mat, of 6 and of 8 words.
+        ("The cat sat on a mat.", ["A cat, the black one, sat on mat"], 2 * 4 / (6 + 8)),
+        ("The cat sat on the mat.", ["nothing", "the CAT sat-on the mat"], 1.0),
+        ("", ["a word"], 0.0),
+        ("...", ["a word"], 0.0),
+        ("zwölf Äpfel", ["Zwölf äpfel!"], 1.0),
+    ],
+)
+def test_rouge_l_by_hand(text: str, references: list[str], expected: float) -> None:
+    assert rouge_l(text, references) == pytest.approx(expected)
+
+
+@given(WORDS, WORDS)
+def test_rouge_l_is_f1_of_the_longest_common_subsequence(one: list[str], other: list[str]) -> None:
+    @cache
+    def common(i: int, j: int) -> int:
+        if i == 0 or j == 0:
+            return 0
+        if one[i - 1] == other[j - 1]:
+            return common(i - 1, j - 1) + 1
+        return max(common(i - 1, j), common(i, j - 1))
+
+    length = common(len(one), len(other))
+    precision, recall = length / max(1, len(one)), length / max(1, len(other))
+    expected = 2 * precision * recall / (precision + recall) if length else 0.0
+    assert rouge_l(" ".join(one), [" ".join(other)]) == pytest.approx(expected)
+
+
+def test_answers_are_normalised_as_squad_does() -> None:
+    assert normalised("The  U.S. army's (an) Apple") == "us armys apple"
+    assert exact_match("\n the Denver Broncos!\nThey won.", ["Carolina", "Denver Broncos"]) == 1.0
+    assert exact_match("It was the Denver Broncos", ["Denver Broncos"]) == 0.0
+    # 2 common words of 4 and 2: precision 1/2, recall 1.
+    assert f1("It was the Denver Broncos", ["Carolina", "Denver Broncos"]) == pytest.approx(2 / 3)
+    assert f1("Denver Denver", ["Denver Broncos"]) == pytest.approx(1 / 2)
+    assert f1("", ["Denver"]) == 0.0
+    assert contains("the answer: 48,213.", ["48213"]) == 1.0
+    assert contains("the answer: 482134", ["48213"]) == 0.0
+
+
+def test_the_last_number_counts() -> None:
+    assert number("3 + 4 = 7 dollars, so $1,007.50.", ["1007.5"]) == 1.0
+    assert number("It is 7. No, 8.", ["7"]) == 0.0
+    assert number("no number", ["7"]) == 0.0
+    assert last_number("12,34") == 34 and last_number("-1,234") == -1234

@@ -10,12 +10,15 @@ import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 import pytest
-from tiny_checkpoints import CHUNK, VOCAB, Tiny, write_checkpoint
+from tiny_checkpoints import CHUNK, VOCAB, Tiny, save_checkpoint, with_noise, write_checkpoint
+from tiny_types import tiny_config
 
 import ovspec
 from ovspec.cli.options.failures import is_refusal
 from ovspec.proofs.reference_check import probe
 from ovspec_models import ModelInfo, export_model
+from ovspec_models.folder.model_types import LIKE
+from ovspec_models.folder.unpaged_types import UNPAGED
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 
@@ -36,6 +39,30 @@ def test_windows_that_the_paged_graph_loses_are_refused(tmp_path: Path, layers: 
     ) as caught:
         ovspec.LLMPipeline(folder)
     assert "\n" not in str(caught.value) and "genai" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("diffllama", r"layer \S+: its attention does not read cached keys and values as they are"),
+        ("gpt_neox_japanese", r"no attention that OpenVINO can page"),
+    ],
+)
+def test_attention_that_cannot_be_paged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, said: str
+) -> None:
+    """As types that no table names: it is found in the graph, before a comparison with the exported one."""
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setitem(LIKE, "diffllama", "LlamaOpenVINOConfig")
+    monkeypatch.delitem(UNPAGED, kind)
+    model = with_noise(AutoModelForCausalLM.from_config(tiny_config(kind)).float().eval())
+    folder = export_model(
+        save_checkpoint(model, tmp_path / "checkpoint"), tmp_path / "ir", weight_format="fp32"
+    )
+    with pytest.raises(ValueError, match=rf"^[^\n]*{said}[^\n]*with transformers instead$"):
+        ovspec.LLMPipeline(folder)
 
 
 def test_texts_beyond_a_chunk_are_refused_with_their_length(exported_family: Callable[[str], Path]) -> None:

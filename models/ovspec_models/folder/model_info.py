@@ -14,6 +14,7 @@ from ovspec_models.folder.json_file import read_json
 from ovspec_models.folder.rope_scaling import scaled_positions, why_no_more
 from ovspec_models.folder.shown import shown
 from ovspec_models.folder.sparse_verify import is_int
+from ovspec_models.folder.unpaged_types import UNPAGED
 from ovspec_models.folder.weight_sizes import WeightSizes
 
 # Names of the same value in the config.json of different families, the usual one first.
@@ -209,6 +210,8 @@ def shape_of(config: dict[str, Any], path: Path) -> dict[str, Any]:
     model_type = text.get("model_type", "unknown")
     if not isinstance(model_type, str):
         raise ValueError(f"{path}: model_type is {shown(model_type)}, expected text; export the model again")
+    if why := UNPAGED.get(model_type):
+        raise ValueError(f"{path}: models of type {model_type!r} can't be served: {why}; take transformers")
     layers, heads = _number(path, text, "num_hidden_layers"), _number(path, text, "num_attention_heads")
     head_dim = _number(path, text, "head_dim", 0)
     if head_dim == 0:

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from openvino_genai import ChatHistory, StreamerBase, StreamingStatus, TokenizedInputs
 
     from ovspec import drafters as drafters
+    from ovspec.adapters.adapter import Adapter
+    from ovspec.adapters.adapter_config import AdapterConfig
     from ovspec.errors import PipelineBusyError
     from ovspec.generation.generation_config import GenerationConfig
     from ovspec.generation.metrics import PerfMetrics
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 __version__ = version("ovspec")
 __all__ = [
+    "Adapter",
+    "AdapterConfig",
     "ChatHistory",
     "CommitVerify",
     "DecodedResults",
@@ -41,6 +45,8 @@ __all__ = [
 # Where each public name is defined. Loading OpenVINO takes a second of processor time, so a name is imported
 # when it is first used: `ovspec --version` and the errors of the command line need none of them.
 _MODULES = {
+    "Adapter": "ovspec.adapters.adapter",
+    "AdapterConfig": "ovspec.adapters.adapter_config",
     "ChatHistory": "openvino_genai",
     "CommitVerify": "ovspec.modes.commit_verify",
     "DecodedResults": "ovspec.generation.results",

@@ -29,8 +29,9 @@ def pytest_configure() -> None:
     # The telemetry of OpenVINO and NNCF forks this process for each event: half the time of a small export.
     # It is silent in CI. This sign of CI, unlike others, changes no settings of hypothesis.
     os.environ.setdefault("JENKINS_URL", "none")
-    # Commands buffer what they print, as they do for users.
-    os.environ.pop("PYTHONUNBUFFERED", None)
+    # Commands buffer what they print, and find their modules compiled, as they do for users.
+    for name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(autouse=True)

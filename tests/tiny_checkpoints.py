@@ -16,6 +16,7 @@ import tiers
 
 WINDOW = 48
 LONG_FROM = 64
+CHUNK = 160
 VOCAB = 4096
 _DEMO = Path(__file__).parents[1] / "tools" / "demo" / "draft"
 _TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
@@ -38,6 +39,13 @@ _LINEAR = {
     "linear_value_head_dim": 16,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
+}
+_MAMBA = {
+    "layer_types": ["mamba", "attention"],
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "shared_intermediate_size": 32,
 }
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _LLAMA_ROPE = {
@@ -254,6 +262,32 @@ TINY: dict[str, Tiny] = {
         num_experts_per_tok=2,
         attention_multiplier=0.1,
         residual_multiplier=0.5,
+    ),
+    "Granite 4 hybrid": _tiny(
+        "GraniteMoeHybridConfig",
+        0,
+        moe_layers=2,
+        **_MAMBA,
+        num_local_experts=4,
+        position_embedding_type="rope",
+        attention_multiplier=0.1,
+        residual_multiplier=0.5,
+        lacks={"position_embedding_type": None},
+    ),
+    "Granite 4 hybrid, no positions and experts": _tiny(
+        "GraniteMoeHybridConfig", 0, **_MAMBA, mamba_n_groups=2, num_local_experts=0
+    ),
+    "Llama 4": _tiny(
+        "Llama4TextConfig",
+        intermediate_size_mlp=96,
+        head_dim=32,
+        num_local_experts=4,
+        num_experts_per_tok=1,
+        attention_chunk_size=CHUNK,
+        floor_scale=CHUNK + 40,
+        interleave_moe_layer_step=1,
+        no_rope_layers=[1, 0],
+        lacks={"no_rope_layers": [1, 1]},
     ),
     "SmolLM3": _tiny("SmolLM3Config", no_rope_layers=[1, 0], lacks={"no_rope_layers": [1, 1]}),
     "OLMo 2": _tiny("Olmo2Config"),

@@ -40,15 +40,6 @@ _EXTRAS: dict[str, dict[str, Any]] = {
     "deepseek_v3": {**_LATENT, "q_lora_rank": 16, "first_k_dense_replace": 1},
     **{key: {"first_k_dense_replace": 1} for key in ("dots1", "glm4_moe")},
     "gpt_neo": {"attention_types": [[["global"], 2]]},
-    "granitemoehybrid": {
-        "layer_types": ["mamba", "attention"],
-        "position_embedding_type": "rope",
-        "mamba_expand": 2,
-        "mamba_n_heads": 8,
-        "mamba_d_head": 16,
-        "mamba_d_state": 16,
-        "mamba_n_groups": 1,
-    },
     **{key: {"num_key_value_heads": 4} for key in ("phi", "persimmon")},
     "qwen3_5_moe_text": {"layer_types": ["linear_attention", "full_attention"]},
 }

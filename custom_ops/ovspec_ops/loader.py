@@ -7,7 +7,8 @@ import functools
 import json
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,27 @@ def set_isa(name: str) -> None:
     """
     if _native().ovspec_set_isa(name.encode()) != 0:
         raise _last_error()
+
+
+@contextmanager
+def step_times() -> Iterator[dict[str, float]]:
+    """Measures the steps of DecoderLayers, and the operations beside it, of all passes of the process.
+
+    The operations of this library count as the step of their kind. Two blocks must not overlap.
+
+    Yields:
+        Microseconds by kind of step, such as "linear" or "attention", summed over layers and passes. Empty
+        until the block has ended.
+    """
+    library, found = _native(), dict[str, float]()
+    library.ovspec_end_step_times.restype = ctypes.c_char_p
+    library.ovspec_begin_step_times()
+    try:
+        yield found
+    finally:
+        for line in library.ovspec_end_step_times().decode().splitlines():
+            kind, microseconds = line.split()
+            found[kind] = float(microseconds)
 
 
 def load(core: openvino.Core) -> None:

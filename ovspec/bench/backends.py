@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -14,7 +15,6 @@ from ovspec.bench.cache_contents import fill
 from ovspec.cache.cache import CachedSequence
 from ovspec.engine.routing import sparse_attention
 from ovspec.eval.report import precisions
-from ovspec.graphs.compile import cache_tensors
 from ovspec.operations.attention_config import AttentionConfig
 from ovspec.operations.backends import Backends
 from ovspec.operations.expert_budgets import ExpertBackend, ExpertConfig, expert_config
@@ -23,6 +23,7 @@ from ovspec.operations.linear_backend import LinearBackend
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.folder.sparse_verify import SparseVerify
+from ovspec_ops import step_times
 
 BACKENDS = ("stock", "dense", "sparse", "sparse_stock")
 DEFAULT_BACKENDS = ("stock", "dense", "sparse")
@@ -31,8 +32,8 @@ DEFAULT_BACKENDS = ("stock", "dense", "sparse")
 MODELS = {"stock": "stock", "dense": "native", "sparse": "native", "sparse_stock": "portable"}
 SPARSE = frozenset({"sparse", "sparse_stock"})
 KEYS_AND_VALUES = ("key_cache.", "value_cache.")
-_SELECTION = ("/KeySummary", "/BlockSelect")
-
+SELECTION = ("key_summary", "block_select")
+"""Steps that choose blocks."""
 
 R = TypeVar("R", bound=ModelRunner)
 
@@ -91,7 +92,7 @@ def random_context(runner: ModelRunner, tokens: int, rng: np.random.Generator) -
     sequence = CachedSequence()
     runner.blocks.reserve(sequence, tokens)
     runner.cache.ensure(runner.blocks.num_blocks)
-    for spec in cache_tensors(runner.compiled):
+    for spec in runner.cache.specs:
         tensor = runner.cache.tensor(spec.name)
         on_host = isinstance(tensor, ov.Tensor)
         host = tensor if on_host else ov.Tensor(spec.element_type, tensor.get_shape())
@@ -109,8 +110,8 @@ class Timing:
         ms: milliseconds.
         density: share of the context's cache that its attention read.
         cache_bytes: of keys and values in that share.
-        selection_ms: milliseconds of choosing blocks, `None` where nothing is chosen, or by no operation of
-            its own, as in layers that are one operation.
+        steps_ms: milliseconds by kind of step, as of `ovspec_ops.step_times`; empty where the model has no
+            operations of ours.
         experts_read: experts of a layer that it read, mean; `None` where nothing counts them.
         ffn_density: share of the feed-forward channels that it read; `None` likewise.
     """
@@ -118,7 +119,7 @@ class Timing:
     ms: float
     density: float
     cache_bytes: float
-    selection_ms: float | None = None
+    steps_ms: Mapping[str, float] = field(default_factory=dict)
     experts_read: float | None = None
     ffn_density: float | None = None
 
@@ -143,34 +144,26 @@ class Subject:
         ids = self._rng.integers(0, self._vocab_size, tokens)
         self._sequence.length = context
         limits = self.runner.limits(sparse, context + tokens)
-        result = self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
+        with self._timed_steps() as steps:
+            result = self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])
         self._sequence.rollback(context)
-        stats, attention = result.stats, self.runner.attention
-        native = attention.backend == "native" and not self.runner.backends.joins_layers
-        selects = sparse is not None and attention.selects and native
+        stats = result.stats
         density = stats.attended_tokens / stats.context_tokens
         return Timing(
             stats.duration / 1e3,
             density,
             density * (context + tokens) * self._bytes_per_token,
-            self._selection_ms() if selects else None,
+            {kind: microseconds / 1e3 for kind, microseconds in steps.items()},
             sum(stats.experts_read) / len(stats.experts_read) if stats.experts_read else None,
             sum(stats.channels_read) / sum(stats.channels_held) if stats.channels_read else None,
         )
 
-    def _selection_ms(self) -> float:
-        """Milliseconds that the last pass spent in the operations that choose blocks."""
-        profile = self.runner.request.get_profiling_info()
-        microseconds = sum(
-            node.real_time.total_seconds() * 1e6 for node in profile if node.node_name.endswith(_SELECTION)
-        )
-        return float(microseconds / 1e3)
+    def _timed_steps(self) -> AbstractContextManager[Mapping[str, float]]:
+        return step_times() if self.runner.backends.native else nullcontext({})
 
     def _cache_bytes_per_token(self) -> float:
         """Bytes of keys and values that one token of the context takes, over all layers."""
-        specs = (
-            spec for spec in cache_tensors(self.runner.compiled) if spec.name.startswith(KEYS_AND_VALUES)
-        )
+        specs = (spec for spec in self.runner.cache.specs if spec.name.startswith(KEYS_AND_VALUES))
         block = sum(math.prod(spec.block_shape) * int(spec.element_type.size) for spec in specs)
         return block / self.runner.block_size
 

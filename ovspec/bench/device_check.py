@@ -103,8 +103,8 @@ class _Layer:
         settings = with_defaults(asked, device)
         compiled = compile_paged(openvino_core(), model, device, settings)
         self._request = compiled.create_infer_request()
-        self.block_size = block_size_of(compiled)
         caches = cache_tensors(compiled)
+        self.block_size = block_size_of(caches)
         KVCache(self._request, caches, blocks_on(device)).ensure(_BLOCKS)
         self._names = {port.get_any_name() for port in compiled.inputs} - {spec.name for spec in caches}
         self._rng, self._device = np.random.default_rng(0), device

@@ -16,6 +16,9 @@ from ovspec.eval.machine import machine, versions
 from ovspec.eval.tables import table_of
 from ovspec_models.folder.sparse_verify import SparseVerify
 
+# Of a pass that a step takes to be named.
+_NAMED_SHARE = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -25,8 +28,9 @@ class Record:
         density: share of the context's cache bytes that attention read, over layers without a sliding
             window.
         budget: budget of sparse attention in tokens; `None` for the dense backends.
-        selection_ms: part of `ms` spent on block selection, median; `None` for the dense backends, and where
-            layers are one operation.
+        selection_ms: part of `ms` spent on block selection by our operations, median; `None` for the others.
+        steps_ms: part of `ms` by kind of step ("linear", "attention", ...), summed over layers, median;
+            empty where no operation is ours.
         experts_read: mean number of experts of a layer that a pass read; `None` if it is not counted.
         ffn_density: share of the feed-forward channels whose up and down weights it read; `None` if not
             limited.
@@ -44,6 +48,7 @@ class Record:
     ffn_density: float | None
     ms: Spread
     selection_ms: float | None
+    steps_ms: dict[str, float]
     gb_s: float | None
 
 
@@ -123,14 +128,15 @@ class Report:
         return lines
 
     def notes(self) -> list[str]:
-        """Lines below the table: the cost of block selection, and what the sparse backends leave out."""
+        """Lines below the table: times by kind of step, and what the sparse backends leave out."""
         selection = [
             f"selection at context {record.context:,}, {record.tokens} tokens: {record.selection_ms:.2f} of "
             f"{record.ms.median:.1f} ms ({record.selection_ms / record.ms.median:.1%})"
             for record in self.records
             if record.selection_ms is not None
         ]
-        return [*selection, *self._lossy_lines()]
+        steps = [_steps_line(record) for record in self.records if record.steps_ms]
+        return [*steps, *selection, *self._lossy_lines()]
 
     def _lossy_lines(self) -> list[str]:
         lines = []
@@ -174,3 +180,16 @@ class Report:
             cells += [f"{row[backend].ffn_density:.2f}" for backend in limited]
             rows.append(cells)
         return table_of(f"one pass, median of {self.repeat}", names, rows, names=0)
+
+
+def _steps_line(record: Record) -> str:
+    """A pass by kind of step, the longest first; what is short, or beside the steps, together."""
+    whole = record.ms.median
+    named = {kind: ms for kind, ms in record.steps_ms.items() if ms >= _NAMED_SHARE * whole}
+    parts = [f"{kind} {ms:.2f}" for kind, ms in sorted(named.items(), key=lambda item: -item[1])]
+    steps = sum(record.steps_ms.values())
+    parts += [f"other steps {steps - sum(named.values()):.2f}", f"outside of them {whole - steps:.2f}"]
+    return (
+        f"{record.backend} at context {record.context:,}, {record.tokens} tokens, ms by step: "
+        + ", ".join(parts)
+    )

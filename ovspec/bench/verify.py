@@ -10,7 +10,16 @@ from statistics import mean, median
 
 import openvino as ov
 
-from ovspec.bench.backends import BACKENDS, DEFAULT_BACKENDS, MODELS, SPARSE, Subject, Timing, load_runner
+from ovspec.bench.backends import (
+    BACKENDS,
+    DEFAULT_BACKENDS,
+    MODELS,
+    SELECTION,
+    SPARSE,
+    Subject,
+    Timing,
+    load_runner,
+)
 from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.memory import models_fit
 from ovspec.bench.report import Record, Report
@@ -136,16 +145,12 @@ class VerifyBench:
     def _compile(self, name: str, model: ov.Model, tick: Tick) -> Subject:
         tick(f"compiling {name}")
         max_context = max(self.contexts) + max(self.tokens)
-        # The time of choosing blocks comes from profiling, which reads the clock twice per node: 1% of a pass
-        # of 28 layers.
-        selects = name == "native" and "sparse" in self.backends
-        properties = {**self.properties, "PERF_COUNT": True} if selects else self.properties
         # The clone shares the weights.
         runner = load_runner(
             ModelRunner,
             name,
             model.clone(),
-            properties,
+            self.properties,
             self.sparse if any(MODELS[backend] == name for backend in SPARSE & {*self.backends}) else None,
             self.linear,
             self.device,
@@ -167,7 +172,9 @@ class VerifyBench:
         context, tokens, backend = point
         ms = [timing.ms for timing in timings]
         cache_bytes = mean(timing.cache_bytes for timing in timings)
-        selection = [timing.selection_ms for timing in timings if timing.selection_ms is not None]
+        kinds = dict.fromkeys(kind for timing in timings for kind in timing.steps_ms)
+        steps = {kind: median(timing.steps_ms.get(kind, 0.0) for timing in timings) for kind in kinds}
+        selection = [steps[kind] for kind in SELECTION if kind in steps] if backend in SPARSE else []
         return Record(
             backend=backend,
             context=context,
@@ -177,7 +184,8 @@ class VerifyBench:
             experts_read=_mean_known(timing.experts_read for timing in timings),
             ffn_density=_mean_known(timing.ffn_density for timing in timings),
             ms=Spread.of(ms),
-            selection_ms=median(selection) if selection else None,
+            selection_ms=sum(selection) if selection else None,
+            steps_ms=steps,
             gb_s=None if weight_bytes is None else (weight_bytes + cache_bytes) / median(ms) / 1e6,
         )
 

@@ -11,6 +11,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ovspec.adapters.model_adapters import LoadedBlend
 from ovspec.cache.cache_memory import CacheBlocks, HostBlocks, NewBlocks
 from ovspec.cache.sequence_states import SequenceStates
 from ovspec.devices.freed_memory import give_back_freed_memory
@@ -56,6 +57,7 @@ class CachedSequence:
         tokens: i64 `[length or more]`, the cached tokens; kept for models with long RoPE only.
         long_rope: whether its keys have the long frequencies of such a model.
         states: those of layers without keys and values, if the model has such.
+        adapters: what its rows add to the model's layers; `None`: nothing.
     """
 
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -65,6 +67,7 @@ class CachedSequence:
     tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     long_rope: bool = False
     states: SequenceStates | None = None
+    adapters: LoadedBlend | None = None
 
     def rollback(self, length: int) -> None:
         """Drop every token from `length` on; with linear attention, go back to the longest state held.
@@ -113,6 +116,8 @@ class CacheTensor:
 class KVCache:
     """The block-wise tensors of one compiled model (keys, values, summaries), grown on demand.
 
+    The request gets those that are its inputs, and a table with the addresses of all where it reads one.
+
     Args:
         new_blocks: allocates blocks where the request's device has its caches.
         key_axis: axis of a block of keys along which its tokens lie, in a float type.
@@ -133,6 +138,7 @@ class KVCache:
         self._blocks: dict[str, CacheBlocks] = {}
         self._capacity = 0
         self.max_bytes: int | None = None
+        self._inputs = {name for port in request.model_inputs for name in port.get_names()}
         self._table = _AddressTable(request, [spec.name for spec in self.specs])
 
     @property
@@ -202,7 +208,8 @@ class KVCache:
     def _use(self, spec: CacheTensor, blocks: CacheBlocks) -> None:
         self._blocks[spec.name] = blocks
         self._table.set(spec.name, blocks.tensor)
-        self._request.set_tensor(spec.name, blocks.tensor)
+        if spec.name in self._inputs:
+            self._request.set_tensor(spec.name, blocks.tensor)
 
     def _allocate(self, spec: CacheTensor, blocks: int) -> CacheBlocks:
         try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ovspec.cli.options.adapters import adapter_option
 from ovspec.cli.options.bench import check_writable
 from ovspec.cli.options.extras import need_extra
 from ovspec.cli.options.pipeline import pipeline_from, pipeline_options
@@ -23,6 +24,7 @@ def cache() -> None:
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--system", help="System message of chats; the file holds what all of them begin with.")
 @click.option("--prompt", help="The beginning of prompts that do not pass a chat template.")
+@adapter_option
 @pipeline_options
 def save(out: Path, system: str | None, prompt: str | None, **options: Any) -> None:
     """Read a text with a model, and write its keys and values to OUT."""
@@ -38,6 +40,7 @@ def save(out: Path, system: str | None, prompt: str | None, **options: Any) -> N
 
 @cache.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@adapter_option
 @pipeline_options
 def load(file: Path, **options: Any) -> None:
     """Say whether FILE fits a model with these options, and how many tokens it gives."""

@@ -11,6 +11,7 @@ import click
 from openvino_genai import ChatHistory, StreamingStatus
 
 from ovspec.cli.generate import print_piece, summary_line, why_cut
+from ovspec.cli.options.adapters import adapter_option
 from ovspec.cli.options.forms import default_option
 from ovspec.cli.options.help import ShortHelpCommand
 from ovspec.cli.options.interrupts import ending_the_answer
@@ -47,6 +48,7 @@ CUT = " [...]"
 )
 @click.option("--figures", is_flag=True, help="Print a line of figures behind every answer.")
 @prefix_option
+@adapter_option
 @pipeline_options
 @answer_options
 def chat(system: str | None, at_context_end: str, figures: bool, **options: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from openvino_genai import ChatHistory
 
+from ovspec.cli.options.adapters import adapter_option
 from ovspec.cli.options.forms import PATH, typed_option
 from ovspec.cli.options.help import ShortHelpCommand
 from ovspec.cli.options.output import print_json
@@ -47,6 +48,7 @@ COMMON = (
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text and metrics.")
 @prefix_option
+@adapter_option
 @pipeline_options
 @answer_options
 def generate(

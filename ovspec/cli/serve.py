@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from ovspec.adapters.adapter_config import AdapterConfig
+from ovspec.cli.options.adapters import checked, served_adapter_option, served_adapters
 from ovspec.cli.options.common import cache_size_option
 from ovspec.cli.options.extras import need_extra
 from ovspec.cli.options.forms import COUNT, PATH, SECONDS, default_option, typed_option
@@ -92,6 +94,7 @@ _SETTINGS = ("host", "port", "origins", "chat_template", "log_level", "strict_fi
 @cache_size_option
 @max_context_option
 @prefix_option
+@served_adapter_option
 @pipeline_options
 def serve(**options: Any) -> None:
     """Serve a model with OpenAI's interface, a page for people at /, and metrics for Prometheus.
@@ -116,10 +119,16 @@ def serve(**options: Any) -> None:
         raise ValueError(
             f"--idle-unload {idle_seconds:g}: replicas of a cluster stay loaded; leave it or --ray out"
         )
+    if options["adapters"] and options["ray"]:
+        raise ValueError(f"--adapter {options['adapters'][0]}: a cluster has none; leave it or --ray out")
     cluster, name = cluster_from(options), options.pop("served_model_name")
+    name = name or model_name(options["model"])
+    adapters = served_adapters(options.pop("adapters"), name)
+    if adapters:
+        options["adapters"] = AdapterConfig()
     settings = ServerSettings(
         keys=options.pop("api_keys"),
-        name=name or model_name(options["model"]),
+        name=name,
         limits=limits,
         **{field: options.pop(field) for field in _SETTINGS},
     )
@@ -127,12 +136,13 @@ def serve(**options: Any) -> None:
     share = replicas_of_a_machine(cluster)
     load = partial(serving_pipeline, options, limits.max_num_seqs, bound, share)
     if cluster is None:
+        load = partial(checked, load, adapters)
         if idle_seconds is None:
             backend = in_this_process(load, limits.max_num_seqs)
         else:
             outline = serving_outline(options)
             backend = unloaded_when_idle(load, outline, limits.max_num_seqs, idle_seconds)
-        start(settings, options["model"], backend)
+        start(settings, options["model"], backend, adapters)
         return
     from ovspec.serve.cluster.cluster import ClusterSettings, on_cluster
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ovspec.drafters.draft_tree import DraftTree, depth_of
 from ovspec.drafters.drafter import Drafter, Proposal
-from ovspec.drafters.drawing import draw
+from ovspec.drafters.drawing import draw, warn_of_logits
 from ovspec.generation.sequence import Sequence
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
@@ -104,6 +104,9 @@ class AssistantDrafter(Drafter):
         drafting = [index for index in drafting if index not in trees]
         for index in drafting:
             sequences[index].draft.keep_states(sequences[index].draft.length)
+        at_once = [index for index in drafting if self._takes_largest(sequences[index])]
+        self._draft_at_once([(sequences[i], int(lengths[i]), proposals[i]) for i in at_once])
+        drafting = [index for index in drafting if index not in at_once]
         while drafting:
             logits = self._forward([(sequences[index], proposals[index].tokens) for index in drafting])
             still = []
@@ -138,6 +141,28 @@ class AssistantDrafter(Drafter):
             self.runner.publish(sequence.draft, sequence.tokens)
         self.runner.release(sequence.draft)
         sequence.draft_states.pop(self.name, None)
+
+    def _takes_largest(self, sequence: Sequence) -> bool:
+        """Whether the draft model can choose a sequence's tokens by itself: always that of the largest logit.
+
+        A token that is not probable enough ends a draft, so that the next one is not computed.
+        """
+        settings = sequence.settings
+        greedy = not settings.sampling.do_sample and settings.assistant_confidence_threshold == 0.0
+        return self.runner.drafts and greedy and sequence.processor.leaves_logits
+
+    def _draft_at_once(self, drafts: SequenceOf[tuple[Sequence, int, Proposal]]) -> None:
+        """Draft so many tokens of each sequence in one pass."""
+        if not drafts:
+            return
+        drafts = sorted(drafts, key=lambda draft: -draft[1])
+        result = self.runner.forward([self._rows(sequence, [], count) for sequence, count, _ in drafts])
+        self.last_duration += result.duration
+        for (_, count, proposal), tokens in zip(drafts, result.drafts.T.tolist(), strict=True):
+            known = tokens.index(-1) if -1 in tokens else count
+            if known < count:
+                warn_of_logits("logits of the draft model hold NaN, or none is finite")
+            proposal.tokens += tokens[:known]
 
     def _draft_trees(self, sequences: SequenceOf[Sequence], trees: Mapping[int, DraftTree]) -> None:
         """Grow trees: after the context, each pass has all nodes so far as rows, the last ones sampled.
@@ -187,20 +212,23 @@ class AssistantDrafter(Drafter):
             sequence: whose draft cache is behind.
             most: how many of them; `None`: all.
         """
-        missing = sequence.uncached(sequence.draft)[:-1]
-        if len(missing) > 1:
+        behind = len(sequence.tokens) - 1 - sequence.draft.length
+        if behind > 1:
+            missing = sequence.uncached(sequence.draft)[:-1]
             read = self.runner.prefill(sequence.draft, missing[:most], self._prefill_chunk)
             self.last_duration += read.duration
-        return most is None or len(missing) <= most
+        return most is None or behind <= most
 
     def _forward(self, drafts: SequenceOf[tuple[Sequence, list[int]]]) -> NDArray[np.float32]:
-        batch = []
-        for sequence, drafted in drafts:
-            context = sequence.tokens[sequence.draft.length :]
-            done = max(0, sequence.draft.length - len(sequence.tokens))
-            tokens = np.array(context + drafted[done:], np.int64)
-            batch.append(Rows(sequence.draft, tokens, budget=self._budget(len(sequence.tokens))))
-        return self._logits(batch)
+        return self._logits([self._rows(sequence, drafted) for sequence, drafted in drafts])
+
+    def _rows(self, sequence: Sequence, drafted: list[int], drafts: int = 0) -> Rows:
+        """What the draft model has not read of a sequence and its draft so far, to draft so many tokens."""
+        context = sequence.tokens[sequence.draft.length :]
+        done = max(0, sequence.draft.length - len(sequence.tokens))
+        tokens = np.array(context + drafted[done:], np.int64)
+        budget = self._budget(len(sequence.tokens))
+        return Rows(sequence.draft, tokens, budget=budget, drafts=drafts, vocab_size=self._vocab_size)
 
     def _logits(self, batch: SequenceOf[Rows]) -> NDArray[np.float32]:
         result = self.runner.forward(batch)

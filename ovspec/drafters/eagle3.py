@@ -15,6 +15,7 @@ from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_models.folder.head_info import HeadInfo
 from ovspec_transforms import HeadParts, share_embedding, split_head
+from ovspec_transforms.graph import find_parameter, nodes_of_type
 
 _FEWEST_LAYERS = 3
 
@@ -45,6 +46,7 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     parts = split_head(read_head(info))
     boundaries = info.boundaries or eagle3_boundaries(target.num_hidden_layers)
     check_states(info, parts, target, len(boundaries))
+    _check_norms(info, parts)
     embedded = parts.embedded
     if not info.own_embedding:
         embedded = share_embedding(parts.head, read_model(openvino_core(), target.folder))
@@ -55,6 +57,23 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     join = JoinedStates(parts, backends)
     positions = own.max_position_embeddings
     return RecurrentHead("eagle3", runner, join, ids, target.vocab_size, prefill_chunk, positions)
+
+
+def _check_norms(info: HeadInfo, parts: HeadParts) -> None:
+    """Refuse IR that has not the norms of its config.json: other exporters than ovspec leave them out."""
+    assert parts.fc is not None
+    readers = find_parameter(parts.head, "hidden_states").output(0).get_target_inputs()
+    graph = {
+        ("norm_before_fc", "fc_norm"): bool(nodes_of_type(parts.fc, "ReduceMean")),
+        ("norm_before_residual",): all(port.get_node().get_type_name() != "Add" for port in readers),
+    }
+    for names, has in graph.items():
+        if has != bool(info.norms & {*names}):
+            raise ValueError(
+                f"'{info.folder}': openvino_model.xml has {'a' if has else 'no'} norm where config.json says "
+                f"{' or '.join(names)}; export the checkpoint with its target: `ovspec export -m ... OUT "
+                "--eagle3 CHECKPOINT`"
+            )
 
 
 def _target_ids(parts: HeadParts, info: HeadInfo, vocab_size: int) -> NDArray[np.int64]:

@@ -54,12 +54,12 @@ class LayerSkipDrafter(SparseSelfDrafter):
         super().__init__(target, sparse)
         if target.why_no_trees:
             raise ValueError(f"drafter='layer_skip': {target.why_no_trees}")
-        assert target.layer_rows is not None
+        assert target.computed_layers is not None
         caches = (spec.name.partition(".") for spec in target.cache.specs)
         # By the paper's rule an anchor's list of blocks is read by the layers after it.
         shares = sparse is not None and target.attention.selection.rule == "paper"
         self._anchors = {int(number) for name, _, number in caches if shares and name == "key_summary"}
-        self._number = target.layer_rows.layers
+        self._number = target.computed_layers.layers
         wanted = max(1, round(share * self._number))
         most = min(self._number - 1, MAX_VERIFY_ROWS - 1)
         if wanted > most:

@@ -98,8 +98,8 @@ class LLMEngine:
 
         Raises:
             ValueError: a prompt that can't be answered within the model's positions or the cache, a mode that
-                the target can't run or that contradicts the acceptance rule, or trees that nobody can draft
-                or verify.
+                the target can't run or that contradicts the acceptance rule, trees that nobody can draft or
+                verify, or adapters that do not fit the target.
         """
         if request.verify is not None:
             check_mode(self.target, calibrated_mode(request.verify, self._config))
@@ -111,6 +111,7 @@ class LLMEngine:
                 "again: leave one of them out"
             )
         self._speculation.check_trees(request.settings.tree_depth)
+        self.target.adapters.check(request.settings.adapters)
         length, room = len(request.prompt_token_ids), self.target.blocks.max_tokens
         if length >= room:
             raise NoRoomError(
@@ -146,6 +147,7 @@ class LLMEngine:
         )
         if request.cached is not None:
             sequence.target, sequence.draft = request.cached
+        sequence.target.adapters = self.target.adapters.load(settings.adapters)
         schedule = request.schedule or mode.schedules.of(settings)
         raw = request.metrics
         of_call = (state.meter for state in self._states.values() if state.meter.raw is raw)

@@ -31,7 +31,7 @@ class SelectionInForce:
         """Of a runner; `None` where its graph does not select."""
         if not runner.attention.selects:
             return None
-        names = (port.get_any_name().partition(".") for port in runner.compiled.inputs)
+        names = (spec.name.partition(".") for spec in runner.cache.specs)
         found = tuple(
             sorted(int(layer) for name, _, layer in names if name == _SUMMARIES and layer.isdigit())
         )

@@ -16,7 +16,6 @@ from ovspec.eval.machine import processor, versions
 from ovspec.eval.results import Reference, Result, Summary, tokens_per_s
 from ovspec.eval.tables import COMPACT, table_of
 from ovspec.generation.metrics import PerfMetrics
-from ovspec.graphs.compile import cache_tensors
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 
@@ -27,7 +26,7 @@ def precisions(runner: ModelRunner) -> dict[str, str]:
     """Precision of inference and layout of the KV cache, as they are in force."""
     precision: ov.Type = runner.compiled.get_property("INFERENCE_PRECISION_HINT")
     found = {"inference": str(precision.get_type_name())}
-    for spec in cache_tensors(runner.compiled):
+    for spec in runner.cache.specs:
         side = spec.name.split(".")[0]
         if side in _KEYS_AND_VALUES:
             found[side] = cache_layout(spec, runner.block_size)

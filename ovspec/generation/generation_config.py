@@ -8,6 +8,7 @@ from typing import Any
 
 import openvino_genai
 
+from ovspec.adapters.adapter_config import AdapterBlend, PipelineAdapters, requested
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.drafting_settings import (
     acceptance_rule_of,
@@ -30,7 +31,6 @@ UNSUPPORTED: dict[str, object] = {
     "relevance_weight": 0.5,
     "pruning_ratio": 0,
     "return_omni_outputs": False,
-    "adapters": None,
     "parsers": [],
 }
 
@@ -67,7 +67,10 @@ class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,un
             trees too, and with the schedule "auto" `num_assistant_tokens` is the largest tree.
         branching_factor: as in openvino_genai: children that a node of a tree may have, and nodes of a level
             that get children.
+        adapters: an `AdapterConfig`; `None`: the pipeline's.
     """
+
+    adapters: Any = None  # openvino_genai's property takes its own AdapterConfig only
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         own = {name: kwargs.pop(name, default) for name, default in _OWN_FIELDS.items()}
@@ -81,6 +84,7 @@ _OWN_FIELDS: dict[str, Any] = {
     "acceptance_threshold": 1.0,
     "acceptance_rule": "coupled",
     "num_assistant_tokens_schedule": None,
+    "adapters": None,
 }
 
 
@@ -108,6 +112,7 @@ class GenerationSettings:
         grammar: that every sequence follows; `None`: none.
         scores: whether `scores` are the sums of log probabilities; else 0.
         echo: whether an answer begins with its prompt.
+        adapters: LoRA adapters; `None`: none.
     """
 
     sampling: SamplingParams
@@ -129,6 +134,7 @@ class GenerationSettings:
     grammar: Grammar | None = None
     scores: bool = False
     echo: bool = False
+    adapters: AdapterBlend | None = None
 
     @property
     def identity_breakers(self) -> tuple[str, ...]:
@@ -233,6 +239,7 @@ def resolve(
     has_draft: bool,
     stops: Collection[int] | None = None,
     grammar: Grammar | None = None,
+    adapters: PipelineAdapters | None = None,
 ) -> GenerationSettings:
     """Check a configuration and turn it into settings.
 
@@ -242,6 +249,7 @@ def resolve(
         stops: makes the settings of a client of OpenAI's interface, whose answer ends at these tokens as well
             as at all end-of-sequence ids, and at these alone with `ignore_eos`. Penalties are subtracted.
         grammar: that answers follow, in place of the configuration's.
+        adapters: of the pipeline.
 
     Raises:
         ValueError: an unsupported or contradicting option; it names itself.
@@ -277,6 +285,7 @@ def resolve(
         grammar=_grammar(config, grammar),
         scores=config.logprobs > 0,
         echo=config.echo,
+        adapters=requested(adapters, config.adapters),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import openvino as ov
@@ -16,7 +16,7 @@ from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_transforms import CACHE_SIDES, fill_empty_weights, gated_products, keep_mlps_apart, last_line
 
 _CACHE_INPUTS = tuple(f"{side}." for side in CACHE_SIDES)
-_STATE_INPUTS = ("conv_state_table.", "gated_delta_state_table.")
+_STATE_INPUTS = ("conv_state_table.", "gated_delta_state_table.", "selective_ssm_state_table.")
 
 
 def read_model(core: ov.Core, models_path: Path) -> ov.Model:
@@ -103,7 +103,7 @@ def takes_one_thread(core: ov.Core, settings: Mapping[str, object]) -> bool:
 
 
 def cache_tensors(compiled: ov.CompiledModel) -> list[CacheTensor]:
-    """The block-wise inputs of a compiled paged model."""
+    """The block-wise inputs of a compiled paged model; it may have more caches, see `GraphFacts.caches`."""
     return _tensors(compiled, _CACHE_INPUTS)
 
 
@@ -122,11 +122,9 @@ def _tensors(compiled: ov.CompiledModel, prefixes: tuple[str, ...]) -> list[Cach
     return tensors
 
 
-def block_size_of(compiled: ov.CompiledModel) -> int:
-    """Tokens per block of a compiled paged model's caches, as its device lays values out."""
-    return next(
-        spec.block_shape[1] for spec in cache_tensors(compiled) if spec.name.startswith("value_cache.")
-    )
+def block_size_of(caches: Iterable[CacheTensor]) -> int:
+    """Tokens per block of a model's caches, as its device lays values out."""
+    return next(spec.block_shape[1] for spec in caches if spec.name.startswith("value_cache."))
 
 
 def _check_cache_precision(compiled: ov.CompiledModel, settings: Mapping[str, object]) -> None:

@@ -8,8 +8,18 @@ from typing import Any
 
 import openvino as ov
 
+from ovspec.cache.cache import CacheTensor
+from ovspec.graphs.compile import cache_tensors
 from ovspec.graphs.identity import StockProducts
-from ovspec_transforms import FfnLayer, MoELayer, TransformReport, moe_layers
+from ovspec_transforms import (
+    AdaptedLayer,
+    AddressedCache,
+    FfnLayer,
+    MoELayer,
+    TransformReport,
+    moe_layers,
+    remove_addressed,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +30,9 @@ class GraphFacts:
         rope_limit: length of text up to which the short rotary frequencies apply; `None`: no long ones.
         stock_products: products with weights that OpenVINO computes.
         anchors: of every layer that stock operations make sparse, ascending.
+        addressed: caches that are no inputs of the graph.
+        adapted: linear layers that adapters can add to, in the order of their numbers; none in a graph that
+            was not made for adapters.
     """
 
     reports: tuple[TransformReport, ...]
@@ -28,6 +41,8 @@ class GraphFacts:
     ffn_layers: tuple[FfnLayer, ...]
     stock_products: StockProducts = field(default_factory=StockProducts)
     anchors: tuple[int, ...] = ()
+    addressed: tuple[AddressedCache, ...] = ()
+    adapted: tuple[AdaptedLayer, ...] = ()
 
     @classmethod
     def of(
@@ -41,9 +56,16 @@ class GraphFacts:
         return cls(tuple(reports), rope_limit, tuple(moe_layers(model)), tuple(mlps))
 
     def behind(self, model: ov.Model, late: Sequence[TransformReport]) -> GraphFacts:
-        """The facts of the same graph after its last transforms."""
-        reports = (*self.reports, *late)
-        return replace(self, reports=reports, stock_products=StockProducts.of(model, reports))
+        """The facts of the same graph after its last transforms; inputs that nothing reads are removed."""
+        reports, products = (*self.reports, *late), StockProducts.of(model, [*self.reports, *late])
+        return replace(self, reports=reports, stock_products=products, addressed=remove_addressed(model))
+
+    def caches(self, compiled: ov.CompiledModel) -> list[CacheTensor]:
+        """All caches of the compiled graph: its inputs, and those that it reads by their addresses."""
+        found = cache_tensors(compiled)
+        for cache in self.addressed:
+            found.append(CacheTensor(cache.name, getattr(ov.Type, cache.element_type), cache.block_shape))
+        return found
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> GraphFacts:
@@ -62,4 +84,6 @@ class GraphFacts:
             tuple(FfnLayer(**layer) for layer in body["ffn_layers"]),
             StockProducts(**body["stock_products"]),
             tuple(body["anchors"]),
+            tuple(AddressedCache(**{**c, "block_shape": tuple(c["block_shape"])}) for c in body["addressed"]),
+            tuple(AdaptedLayer(**layer) for layer in body["adapted"]),
         )

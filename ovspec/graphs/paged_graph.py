@@ -12,8 +12,8 @@ from ovspec.operations.expert_budgets import ExpertConfig
 from ovspec.operations.ffn_budgets import FfnConfig
 from ovspec.operations.linear_backend import native_layers
 from ovspec_transforms import (
+    AdaptedLayer,
     TransformReport,
-    cut_attention,
     decoder_layers,
     gather_logits,
     hidden_states,
@@ -67,26 +67,27 @@ def transform(
         reports.append(select_blocks_stock(model, anchors, block_size, attention.covers))
     elif masks_trees:
         reports.append(tree_mask(model))
-    if skips_layers:
-        reports.append(cut_attention(model))
     reports += experts.transform(model) if experts else []
     reports += ffn.transform(model, gates_apart) if ffn else []
     return reports
 
 
-def lower(model: ov.Model, backends: Backends, joins: bool = True) -> list[TransformReport]:
+def lower(
+    model: ov.Model, backends: Backends, adapted: Sequence[AdaptedLayer] = (), joins: bool = True
+) -> list[TransformReport]:
     """Put native operations in the place of what is left of a transformed graph's layers, in place.
 
     Args:
+        adapted: linear layers that adapters may add to.
         joins: whether stretches of layers become one operation each, where they can.
     """
     reports = [rope_angles(model)] if backends.on_cpu else []
     if backends.written_type:
         reports.append(write_caches(model, backends.written_type))
     if backends.linear == "native":
-        reports.append(native_layers(model, backends.arithmetic, backends.linear_required))
+        reports.append(native_layers(model, backends.arithmetic, backends.linear_required, adapted))
     if backends.row_bits is not None and (rounded := round_rows(model, backends.row_bits)).changed:
         reports.append(rounded)
     if joins and backends.joins_layers:
-        reports.append(join_layers(model))
+        reports.append(join_layers(model, backends.drafts))
     return reports

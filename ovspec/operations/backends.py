@@ -36,6 +36,9 @@ class Backends:
         boundaries: whose hidden states a pass returns, as `ovspec_transforms.hidden_states`.
         skips_layers: whether a pass can leave layers out, as `ovspec_transforms.skip_layers`; it returns the
             states behind the last one then.
+        drafts: whether a pass can draft several tokens, as `ovspec_transforms.join_layers`, where its layers
+            are of a known kind.
+        adapts: whether LoRA adapters can add to linear layers.
         why_stock_attention: why our attention can't be had for the model; empty where it can.
     """
 
@@ -50,6 +53,8 @@ class Backends:
     arithmetic: Arithmetic = "f32"
     boundaries: tuple[int, ...] = ()
     skips_layers: bool = False
+    drafts: bool = False
+    adapts: bool = False
     why_stock_attention: str = ""
 
     @classmethod
@@ -65,6 +70,7 @@ class Backends:
         plugin_defaults: bool = False,
         boundaries: tuple[int, ...] = (),
         skips_layers: bool = False,
+        adapts: bool = False,
     ) -> Backends:
         """Decide what the user leaves open, and check that the device has all of it.
 
@@ -103,6 +109,8 @@ class Backends:
         check_properties(core, device, settings)
         rounding = rounding_settings(model, given)
         resolved = linear_backend(linear, attention.backend, device, plugin_defaults)
+        if adapts:
+            _check_adapters(resolved, attention.backend)
         return cls(
             device=device,
             properties=settings,
@@ -115,6 +123,7 @@ class Backends:
             arithmetic=arithmetic(settings) if is_cpu(device) else "f32",
             boundaries=boundaries,
             skips_layers=skips_layers,
+            adapts=adapts,
             why_stock_attention=why_not_native(model) if is_cpu(device) else "",
         )
 
@@ -166,4 +175,16 @@ class Backends:
             "arithmetic": self.arithmetic,
             "boundaries": self.boundaries,
             "skips_layers": self.skips_layers,
+            "drafts": self.drafts,
+            "adapts": self.adapts,
         }
+
+
+def _check_adapters(linear: LinearBackend, attention: str) -> None:
+    """Refuse operations that adapters can't add to."""
+    if linear != "native":
+        because = ", as attention='stock' has it" if attention == "stock" else ""
+        raise ValueError(
+            f"adapters: linear='stock'{because}: only our linear layers, which run on CPUs, take adapters; "
+            "use linear='native'"
+        )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import openvino as ov
 
 from ovspec.devices.devices import is_cpu
-from ovspec_transforms import Arithmetic, TransformReport, native_linear
+from ovspec_transforms import AdaptedLayer, Arithmetic, TransformReport, native_linear
 
 LinearBackend = Literal["native", "stock"]
 
@@ -33,13 +34,18 @@ def linear_backend(
     return asked or ("stock" if stock else "native")
 
 
-def native_layers(graph: ov.Model, arithmetic: Arithmetic, required: bool) -> TransformReport:
+def native_layers(
+    graph: ov.Model, arithmetic: Arithmetic, required: bool, adapted: Sequence[AdaptedLayer] = ()
+) -> TransformReport:
     """Replace linear layers by `Linear`; a model without any is an error if the user asked for it.
+
+    Args:
+        adapted: layers that adapters may add to, as of `native_linear`.
 
     Raises:
         ValueError: there are none.
     """
-    report = native_linear(graph, arithmetic)
+    report = native_linear(graph, arithmetic, adapted)
     if required and not report.changed:
         found = report.left[0] if report.left else "it has no product with constant weights"
         raise ValueError(

@@ -10,7 +10,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.passes.pass_stats import PassStats
-from ovspec_transforms import BOUNDARY_STATES
+from ovspec_transforms import BOUNDARY_STATES, DRAFT_TOKENS
 
 
 class ReadsBlocks(Protocol):
@@ -25,8 +25,8 @@ class PassResult:
     """The results of one pass; its arrays are valid until the next pass of the model.
 
     Attributes:
-        logits: f32 `[sampled rows of all sequences, vocab]`.
-        stats: measurements.
+        logits: f32 `[sampled rows of all sequences, vocab]`; none of a pass that drafts.
+        stats: measurements; of a pass that drafts its duration.
         request: whose outputs they are.
         selection: what chose blocks in the pass, if anything does.
     """
@@ -46,6 +46,15 @@ class PassResult:
         """Hidden states f32 `[rows whose states were asked for, size]` of a model that returns them."""
         states: NDArray[np.float32] = self.output(BOUNDARY_STATES)  # type: ignore[assignment]
         return states
+
+    @property
+    def drafts(self) -> NDArray[np.int32]:
+        """Tokens i32 `[most drafted, sequences]` of a pass that drafts.
+
+        -1 behind those that a sequence was to draft, and where logits are not finite.
+        """
+        drafts: NDArray[np.int32] = self.output(DRAFT_TOKENS)  # type: ignore[assignment]
+        return drafts
 
     def output(self, name: str) -> NDArray[np.generic]:
         """Another output of the model."""

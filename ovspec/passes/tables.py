@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ovspec.cache.cache import CachedSequence
 from ovspec.modes.row_limits import MAX_VERIFY_ROWS
-from ovspec_ops.verify_attention import pack_tables
+from ovspec_ops.verify_attention import pack_chain, pack_tables
 from ovspec_transforms import (
     BLOCK_ROWS,
     HIDDEN_ROWS,
@@ -56,6 +56,9 @@ class Rows:
         layers: those that compute the rows, where the model can leave some out; `None`: all.
         block: the last so many rows see each other and all before them, and those before them see nothing:
             they only leave their keys and values. `None`: every row sees itself and what is before it.
+        drafts: so many tokens are drafted behind the rows in the same pass, each the most probable one, by a
+            model that can.
+        vocab_size: ids of these are below it.
     """
 
     sequence: CachedSequence
@@ -73,6 +76,8 @@ class Rows:
     offset: int = 0
     layers: tuple[int, ...] | None = None
     block: int | None = None
+    drafts: int = 0
+    vocab_size: int = 0
 
     @property
     def is_dense(self) -> bool:
@@ -88,6 +93,11 @@ class Rows:
     def context(self) -> int:
         """Tokens that the last row sees."""
         return self.past + len(self.tokens)
+
+    @property
+    def end(self) -> int:
+        """Tokens in the cache behind the pass; of a draft all but the last."""
+        return self.context + (self.drafts - 1 if self.drafts else 0)
 
     @property
     def positions(self) -> NDArray[np.int64]:
@@ -175,13 +185,13 @@ class _Tables:
         return found
 
     def _table(self, rows: Rows) -> NDArray[np.int32]:
-        return rows.sequence.table[: -(-rows.context // self._block_size)]
+        return rows.sequence.table[: -(-rows.end // self._block_size)]
 
     def input_ids(self) -> NDArray[np.int64]:
-        return _joined([rows.tokens for rows in self._batch])
+        return joined([rows.tokens for rows in self._batch])
 
     def position_ids(self) -> NDArray[np.int64]:
-        return _joined([rows.positions for rows in self._batch])
+        return joined([rows.positions for rows in self._batch])
 
     def past_lens(self) -> NDArray[np.int32]:
         return _i32(self._pieces.past)
@@ -193,7 +203,7 @@ class _Tables:
         return _i32(self._pieces.begins)
 
     def block_indices(self) -> NDArray[np.int32]:
-        return _joined(self._pieces.tables)
+        return joined(self._pieces.tables)
 
     def block_indices_begins(self) -> NDArray[np.int32]:
         return _begins(self._pieces.tables)
@@ -213,13 +223,15 @@ class _Tables:
 
     def verify_tables(self) -> NDArray[np.int32]:
         parents = _parents(self._batch)
+        if len(self._batch) == 1 and not len(parents) and self._batch[0].block is None:
+            return pack_chain(len(self._batch[0].tokens), self._batch[0].past, self._table(self._batch[0]))
         seen, lengths, counts = [], [], [0]
         for rows in self._batch:
             for count, past in _groups(rows):
                 counts.append(counts[-1] + count)
                 lengths.append(past)
                 seen.append(self._table(rows))
-        return pack_tables(_i32(counts), _i32(lengths), _joined(seen), _begins(seen), parents)
+        return pack_tables(_i32(counts), _i32(lengths), joined(seen), _begins(seen), parents)
 
     def verify_past_lens(self) -> NDArray[np.int32]:
         return _i32([rows.past if self._native and _is_limited(rows) else -1 for rows in self._batch])
@@ -230,10 +242,10 @@ class _Tables:
 
     def features(self) -> NDArray[np.float32] | None:
         given = [rows.features for rows in self._batch if rows.features is not None]
-        return _joined(given) if given else None
+        return joined(given) if given else None
 
     def slot_mapping(self) -> NDArray[np.int32]:
-        return _joined([slots(r.sequence.table, r.past, r.context, self._block_size) for r in self._batch])
+        return joined([slots(r.sequence.table, r.past, r.context, self._block_size) for r in self._batch])
 
     @functools.cached_property
     def masks(self) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -286,7 +298,7 @@ def _groups(rows: Rows) -> list[tuple[int, int]]:
 
 def _last_rows(begins: list[int], counts: list[int]) -> NDArray[np.int64]:
     """The last rows of every sequence, so many of each."""
-    return _joined([np.arange(end - n, end) for end, n in zip(begins[1:], counts, strict=True)])
+    return joined([np.arange(end - n, end) for end, n in zip(begins[1:], counts, strict=True)])
 
 
 def _pieces(past: int, rows: int, block_size: int) -> list[tuple[int, int]]:
@@ -343,7 +355,7 @@ def _parents(batch: Sequence[Rows]) -> NDArray[np.int32]:
         np.concatenate([np.arange(-1, count - 1, dtype=np.int32) for count, _ in _groups(rows)])
         for rows in batch
     )
-    return _joined(
+    return joined(
         [c if rows.parents is None else rows.parents for rows, c in zip(batch, chains, strict=True)]
     )
 
@@ -366,7 +378,7 @@ def _tree_masks(batch: Sequence[Rows]) -> tuple[NDArray[np.uint8], NDArray[np.in
     """Inputs of the tree mask of stock attention: nothing where every sequence is a chain."""
     masks = [seen_rows([] if rows.parents is None else rows.parents.tolist()).reshape(-1) for rows in batch]
     begins = [0, *accumulate(map(len, masks))]
-    return _joined(masks), _i32(begins if begins[-1] else [])
+    return joined(masks), _i32(begins if begins[-1] else [])
 
 
 def _i32(values: list[int]) -> NDArray[np.int32]:
@@ -377,6 +389,6 @@ def _begins(tables: list[NDArray[np.int32]]) -> NDArray[np.int32]:
     return _i32([0, *accumulate(map(len, tables))])
 
 
-def _joined(arrays: list[NDArray[Number]]) -> NDArray[Number]:
-    # Fast path for one sequence, the common case: this runs for every drafted token.
+def joined(arrays: list[NDArray[Number]]) -> NDArray[Number]:
+    """Arrays one behind the other; of one sequence, the common case, its own."""
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -7,6 +7,7 @@ from typing import Any
 
 from openvino_genai import GenerationConfig, Tokenizer
 
+from ovspec.adapters.adapter_config import PipelineAdapters
 from ovspec.drafters import DrafterChoice, PromptLookup
 from ovspec.errors import InvalidTypeError, InvalidValueError, refuses_as_genai
 from ovspec.generation.chat_prompts import ChatPrompts
@@ -30,6 +31,7 @@ class Outline:
         tokenizer: in place of the folder's.
         max_context: the most tokens of prompt and answer; `None`: the model's positions.
         special_tokens_in_content: whether the names of special tokens in messages become these tokens.
+        adapters: LoRA adapters that requests use; `None`: they can use none.
 
     Attributes:
         max_model_len: tokens that prompt and answer may have together.
@@ -43,12 +45,13 @@ class Outline:
         tokenizer: Tokenizer | None = None,
         max_context: int | None = None,
         special_tokens_in_content: bool = False,
+        adapters: PipelineAdapters | None = None,
     ) -> None:
         if not isinstance(special_tokens_in_content, bool):
             raise InvalidTypeError(
                 f"special_tokens_in_content={special_tokens_in_content!r}: expected True or False"
             )
-        self._verify = verify
+        self._verify, self._adapters = verify, adapters
         self._choice, self._vocab_size = choice, info.vocab_size
         self._tokenizer = tokenizer or read_tokenizer(info.folder)
         self._chat_prompts = ChatPrompts(self._tokenizer, info.folder, special_tokens_in_content)
@@ -118,7 +121,7 @@ class Outline:
     def _settings(
         self, config: GenerationConfig, stops: Collection[int] | None, grammar: Grammar | None = None
     ) -> GenerationSettings:
-        settings = resolve(config, self._eos, self.drafts, stops, grammar)
+        settings = resolve(config, self._eos, self.drafts, stops, grammar, self._adapters)
         if settings.grammar is not None:
             self.grammars.constraint(settings.grammar)  # refuses what can't be followed
         _check(settings, self._choice, self._verify)

@@ -94,8 +94,8 @@ class LLMPipeline(Outline):
         special_tokens_in_content: whether the name of a special token in a message or a prompt that goes
             through the chat template, such as "<|im_end|>", becomes that token; else it stays text.
         properties: OpenVINO properties of the target. The cache defaults to u8 by token. With CACHE_DIR the
-            compiled model is kept in that folder, and mapped by later starts. `scheduler_config` and
-            `prompt_lookup` mean what they mean for openvino_genai.
+            compiled model is kept in that folder, and mapped by later starts. `scheduler_config`, `adapters`
+            (an `AdapterConfig`) and `prompt_lookup` mean what they mean for openvino_genai.
 
     Attributes:
         max_model_len: tokens that prompt and answer may have together.
@@ -145,9 +145,10 @@ class LLMPipeline(Outline):
         self._ovspec_config = OvspecConfig.load(self._info.folder)
         calibrated = calibrated_mode(mode, self._ovspec_config)
         assistant = draft_choices(draft_model, self._info, calibrated, device, attention, properties, linear)
-        prompt_rule = sparse_part(calibrated_mode(SparseVerify(), self._ovspec_config))
+        rule = sparse_part(calibrated_mode(SparseVerify(), self._ovspec_config))
         choices = (attention, experts, ffn, linear, assistant.boundaries if assistant else (), reading)
-        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices, prompt_rule)
+        graph = (*choices, rule, given.adapters is not None)
+        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *graph)
         if given.tokenizer is None:
             check_tokenizer(self._info.folder)
         # OpenVINO compiles without Python, which the tokenizer takes for a tenth of a second.
@@ -155,8 +156,8 @@ class LLMPipeline(Outline):
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
         self._room = partial(target.cache_room, self._plan, max_num_batched_tokens=chunk, assistant=assistant)
         self._target = target.load(compiling=beside.begin)
-        content = special_tokens_in_content
-        super().__init__(self._info, calibrated, choice, beside.result(), max_context, content)
+        content, adapters = special_tokens_in_content, given.adapters
+        super().__init__(self._info, calibrated, choice, beside.result(), max_context, content, adapters)
         check_commit(self._target, mode)
         self._assistant = assistant.load(self._info.vocab_size, chunk) if assistant else None
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
@@ -173,8 +174,7 @@ class LLMPipeline(Outline):
             self.grammars,
         )
         self._engine = EngineThread(engine)
-        self._request_ids = itertools.count()
-        self._chat, self._calls = Chat(), CallGate()
+        self._request_ids, self._chat, self._calls = itertools.count(), Chat(), CallGate()
         self._load_time = 1e3 * (time.perf_counter() - started)
 
     @overload

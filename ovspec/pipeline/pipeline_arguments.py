@@ -10,6 +10,7 @@ from typing import Any
 import openvino as ov
 from openvino_genai import SchedulerConfig, Tokenizer
 
+from ovspec.adapters.adapter_config import PipelineAdapters
 from ovspec.engine.llm_engine import MAX_NUM_SEQS
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.generation_config import fields_of
@@ -31,6 +32,7 @@ class PipelineArguments:
         tokenizer: the user's tokenizer; `None`: that of the folder.
         device: OpenVINO device.
         properties: OpenVINO properties only.
+        adapters: LoRA adapters; `None`: the model's layers get no place for any.
         prompt_lookup: whether openvino_genai's property of that name was set.
         max_num_batched_tokens: of a `SchedulerConfig`, or `None`.
         cache_bytes: limit of the target's keys and values in bytes, or `None`.
@@ -42,6 +44,7 @@ class PipelineArguments:
     tokenizer: Tokenizer | None
     device: str
     properties: dict[str, Any]
+    adapters: PipelineAdapters | None = None
     prompt_lookup: bool = False
     max_num_batched_tokens: int | None = None
     cache_bytes: int | None = None
@@ -82,7 +85,8 @@ class PipelineArguments:
         lookup, scheduler = joined.pop("prompt_lookup", False), joined.pop("scheduler_config", None)
         if not isinstance(lookup, bool):
             raise InvalidTypeError(f"prompt_lookup={lookup!r}: expected True or False")
-        made = cls(given.get("tokenizer"), given.get("device", "CPU"), joined, lookup)
+        adapters = PipelineAdapters.of(joined.pop("adapters", None))
+        made = cls(given.get("tokenizer"), given.get("device", "CPU"), joined, adapters, lookup)
         if scheduler is not None:
             made._take(scheduler)
         return made

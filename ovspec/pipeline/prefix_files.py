@@ -36,16 +36,17 @@ def save_prefix(pipeline: LLMPipeline, path: Path, text: str, is_system_message:
         tokens = first[:same]
     else:
         tokens = tokenized(pipeline.get_tokenizer(), text, special_tokens=True)
+    settings = pipeline.settings(max_new_tokens=1, do_sample=False)
     with pipeline.alone("save_prefix"):
         if tokens:
-            settings = pipeline.settings(max_new_tokens=1, do_sample=False)
             handle = pipeline.engine.run([Request("prefix", [*tokens, tokens[-1]], settings)])
             try:
                 for _ in handle:
                     pass
             finally:
                 handle.abort()
-        return save(path, pipeline.models_path, pipeline.runner, tokens)
+        runner = pipeline.runner
+        return save(path, pipeline.models_path, runner, tokens, runner.adapters.load(settings.adapters))
 
 
 @refuses_as_genai
@@ -56,7 +57,8 @@ def load_prefix(pipeline: LLMPipeline, path: Path) -> int:
         ValueError: a file that is damaged, or was made with another model, setting or version.
     """
     with pipeline.alone("load_prefix"):
-        return load(path, pipeline.models_path, pipeline.runner)
+        adapters = pipeline.runner.adapters.load(pipeline.settings().adapters)
+        return load(path, pipeline.models_path, pipeline.runner, adapters)
 
 
 def _chat(system: str, message: str) -> ChatHistory:

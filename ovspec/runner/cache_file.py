@@ -12,6 +12,7 @@ import numpy as np
 import openvino as ov
 
 import ovspec_ops
+from ovspec.adapters.model_adapters import LoadedBlend
 from ovspec.cache.cache import CachedSequence
 from ovspec.devices.devices import processor
 from ovspec.devices.properties import precision_name
@@ -29,11 +30,18 @@ _ARITHMETIC = (
 _OWN_PART = ("CACHE_DIR", "INFERENCE_NUM_THREADS", *_ARITHMETIC)
 
 
-def save_prefix(path: Path, folder: Path, runner: ModelRunner, tokens: Sequence[int]) -> int:
+def save_prefix(
+    path: Path,
+    folder: Path,
+    runner: ModelRunner,
+    tokens: Sequence[int],
+    adapters: LoadedBlend | None = None,
+) -> int:
     """Write what the cache holds of a text to a safetensors file.
 
     Args:
         runner: no pass of it may run.
+        adapters: that the text was read with.
 
     Returns:
         Tokens that the file holds, whole blocks of them.
@@ -43,7 +51,7 @@ def save_prefix(path: Path, folder: Path, runner: ModelRunner, tokens: Sequence[
         OSError: the file can't be written.
     """
     _check_cache(path, runner)
-    sequence = CachedSequence()
+    sequence = CachedSequence(adapters=adapters)
     try:
         # The last token of a text is never taken from a cache.
         found = runner.share(sequence, [*tokens, 0])
@@ -52,18 +60,19 @@ def save_prefix(path: Path, folder: Path, runner: ModelRunner, tokens: Sequence[
                 f"{path}: nothing to save: the text has {len(tokens)} tokens, a block {runner.block_size}"
             )
         blocks = {spec.name: runner.cache.read(spec.name, sequence.table) for spec in runner.cache.specs}
-        made_with, held = _identity(folder, runner), np.array(tokens[:found], np.int64)
+        made_with, held = _identity(folder, runner, adapters), np.array(tokens[:found], np.int64)
         PrefixFile(held, blocks, sequence.long_rope, made_with).write(path)
     finally:
         runner.release(sequence)
     return found
 
 
-def load_prefix(path: Path, folder: Path, runner: ModelRunner) -> int:
+def load_prefix(path: Path, folder: Path, runner: ModelRunner, adapters: LoadedBlend | None = None) -> int:
     """Read a file of `save_prefix` into the cache; nothing is changed where it can't be used.
 
     Args:
         runner: no pass of it may run.
+        adapters: of the requests that are to find it.
 
     Returns:
         Tokens that prompts may now begin with.
@@ -75,8 +84,8 @@ def load_prefix(path: Path, folder: Path, runner: ModelRunner) -> int:
     _check_cache(path, runner)
     file, specs = PrefixFile.read(path), runner.cache.specs
     sizes = {spec.name: math.prod(spec.block_shape) * int(spec.element_type.size) for spec in specs}
-    file.check(path, _identity(folder, runner), sizes, runner.block_size)
-    length, sequence = len(file.tokens), CachedSequence(long_rope=file.long_rope)
+    file.check(path, _identity(folder, runner, adapters), sizes, runner.block_size)
+    length, sequence = len(file.tokens), CachedSequence(long_rope=file.long_rope, adapters=adapters)
     blocks, spare = runner.blocks.missing(sequence, length), runner.blocks.spare
     if blocks > min(runner.blocks.max_cached, blocks if spare is None else spare):
         raise ValueError(
@@ -103,7 +112,7 @@ def _check_cache(path: Path, runner: ModelRunner) -> None:
         )
 
 
-def _identity(folder: Path, runner: ModelRunner) -> dict[str, str]:
+def _identity(folder: Path, runner: ModelRunner, adapters: LoadedBlend | None) -> dict[str, str]:
     """All that keys and values depend on beside the tokens, a text per part.
 
     A norm's or a softmax's kernel is OpenVINO's, chosen by the processor, also where our operations compute
@@ -121,7 +130,9 @@ def _identity(folder: Path, runner: ModelRunner) -> dict[str, str]:
         "processor": processor(backends.device),
         "number of threads": _threads(runner),
         **{name: precision_name(value) for name, value in _arithmetic(runner.compiled).items()},
-        **{name: _text(value) for name, value in backends.graph.items()},
+        # A row without adapters has the same bits in a graph that has a place for them.
+        **{name: _text(value) for name, value in backends.graph.items() if name != "adapts"},
+        "set of LoRA adapters": adapters.identity.hex() if adapters else "none",
         **given,
         "prefill": str(runner.attention.prefill or "dense"),
         "cache layout": json.dumps(specs),

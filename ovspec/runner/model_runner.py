@@ -11,12 +11,13 @@ import openvino as ov
 from numpy.typing import NDArray
 
 import ovspec_ops
+from ovspec.adapters.model_adapters import LoadedBlend, ModelAdapters
 from ovspec.cache.block_manager import BlockManager
 from ovspec.cache.cache import CachedSequence, KVCache
 from ovspec.cache.cache_memory import blocks_on
 from ovspec.devices.devices import masks_trees, openvino_core
 from ovspec.devices.freed_memory import give_back_freed_memory
-from ovspec.graphs.compile import block_size_of, cache_tensors, compile_paged, read_model, state_tensors
+from ovspec.graphs.compile import block_size_of, compile_paged, read_model, state_tensors
 from ovspec.graphs.graph_facts import GraphFacts
 from ovspec.graphs.identity import identity_breakers
 from ovspec.graphs.model_cache import ModelCache
@@ -29,7 +30,9 @@ from ovspec.operations.expert_budgets import ExpertBudgets, ExpertConfig
 from ovspec.operations.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.operations.linear_backend import LinearBackend
 from ovspec.operations.tree_limits import why_no_tree_mask, why_rows_stay
-from ovspec.passes.layer_rows import LayerRows
+from ovspec.passes.adapter_rows import AdapterRows
+from ovspec.passes.computed_layers import ComputedLayers
+from ovspec.passes.draft_plan import DraftPlan
 from ovspec.passes.long_rope import LongRope
 from ovspec.passes.pass_result import PassResult
 from ovspec.passes.pass_stats import PassStats
@@ -46,6 +49,7 @@ from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_transforms import (
     CHANNELS_READ,
     EXPERTS_READ,
+    adapted_layers,
     ffn_layers,
     paged_layers,
     rope_limit,
@@ -56,6 +60,7 @@ from ovspec_transforms import (
 _GPU_BLOCK_SIZE = 16
 _PROBE_ROWS = 40
 _LONG = b"long RoPE"
+_NO_LOGITS = np.zeros((0, 0), np.float32)
 
 
 class ModelRunner:
@@ -120,9 +125,9 @@ class ModelRunner:
             experts.check(facts.expert_layers)
         self.compiled = compiled
         self.request = compiled.create_infer_request()
-        self.block_size = block_size_of(compiled)
-        key_axis = 1 if self.backends.on_cpu else 2
-        self.cache = KVCache(self.request, cache_tensors(compiled), blocks_on(self.backends.device), key_axis)
+        caches, key_axis = facts.caches(compiled), 1 if self.backends.on_cpu else 2
+        self.block_size = block_size_of(caches)
+        self.cache = KVCache(self.request, caches, blocks_on(self.backends.device), key_axis)
         #: States of layers with linear attention; `None` where there are none.
         self.recurrent = RecurrentStates.of(compiled, self.request)
         self.blocks = BlockManager(self.block_size)
@@ -137,10 +142,16 @@ class ModelRunner:
         )
         self._ffn_limits = FfnLimits(ffn, self._ffn_layers) if ffn and ffn.limits else None
         self._selection = host_selection(self.attention, self.block_size, compiled, self.cache, facts.anchors)
-        #: What says how many rows each layer computes; `None` where that is all of them.
-        self.layer_rows = LayerRows.of(self.compiled)
+        #: What says which layers compute a pass; `None` where all do.
+        self.computed_layers = ComputedLayers.of(self.compiled)
+        self._draft_plan = DraftPlan.of(self.compiled, self.block_size)
+        #: Whether a pass can draft several tokens.
+        self.drafts = self._draft_plan is not None
+        #: Packs adapters for this model's layers.
+        self.adapters = ModelAdapters(facts.adapted)
+        self._adapter_rows = AdapterRows() if facts.adapted else None
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
-        self._parts = (*limits, self.layer_rows, self.recurrent)
+        self._parts = (*limits, self._adapter_rows, self.computed_layers, self.recurrent, self._draft_plan)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
@@ -164,7 +175,9 @@ class ModelRunner:
             facts = GraphFacts.of(graph, reports, limit, mlps)
             if self.attention.selects and self.attention.backend == "stock":
                 facts = replace(facts, anchors=stock_anchors(graph, self.attention.anchor_layers))
-            facts = facts.behind(graph, lower(graph, backends, joins=not self._watch))
+            if backends.adapts:
+                facts = replace(facts, adapted=adapted_layers(graph, backends.arithmetic))
+            facts = facts.behind(graph, lower(graph, backends, facts.adapted, joins=not self._watch))
             if self._watch:
                 self.watched = watch_rows(graph, None if self._watch is True else self._watch)
             give_back_freed_memory()
@@ -174,7 +187,8 @@ class ModelRunner:
             graph, facts = build()
             compiling()
             compiled = compile_paged(core, graph, backends.device, backends.plugin_properties)
-            self.attention.check_block_size(block_size_of(compiled), self.block_size, backends.device)
+            block_size = block_size_of(facts.caches(compiled))
+            self.attention.check_block_size(block_size, self.block_size, backends.device)
             return compiled, facts
         if isinstance(model, ov.Model):
             raise ValueError(
@@ -217,7 +231,9 @@ class ModelRunner:
         if self.long_rope:
             self.long_rope.remember(batch)
         for rows in batch:
-            rows.sequence.length = rows.context
+            rows.sequence.length = rows.end
+        if batch[0].drafts:
+            return PassResult(_NO_LOGITS, stats, self.request)
         logits: NDArray[np.float32] = self.request.get_tensor("logits").data
         logits = logits.reshape(-1, logits.shape[-1])[: sum(rows.sampled for rows in batch)]
         return PassResult(logits, stats, self.request, self._selection)
@@ -226,21 +242,27 @@ class ModelRunner:
         self, batch: Sequence[Rows], filled: Sequence[Rows], apart: bool, recomputed: float
     ) -> PassStats:
         """Compute `filled`, a batch with the rows that `GpuRows` added."""
-        needed = self.blocks.required([(rows.sequence, rows.context) for rows in filled])
-        self.cache.ensure(needed, soon=self.blocks.required(prompt_ends(filled)))
+        needed = self.blocks.required([(rows.sequence, rows.end) for rows in filled])
+        if needed > self.cache.capacity:
+            self.cache.ensure(needed, soon=self.blocks.required(prompt_ends(filled)))
         for rows in filled:
-            for source, target in self.blocks.reserve(rows.sequence, rows.context):
+            for source, target in self.blocks.reserve(rows.sequence, rows.end):
                 self.cache.copy(source, target)
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
-        inputs = build_tables(parts, self.block_size, native, self._inputs.names, apart)
+        drafted = self._draft_plan.inputs(parts) if self._draft_plan else {}
+        names = [name for name in self._inputs.names if name not in drafted]
+        inputs = build_tables(parts, self.block_size, native, names, apart) | drafted
         inputs = self.gpu_rows.fitted(inputs) if self.gpu_rows else inputs
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
-        for part in (self._expert_budgets, self._ffn_limits, self.layer_rows, self.recurrent):
+        limits = (self._expert_budgets, self._ffn_limits)
+        for part in (*limits, self._adapter_rows, self.computed_layers, self.recurrent):
             inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         duration = self._inputs.infer() + recomputed
+        if batch[0].drafts:
+            return PassStats(duration)
         if self.recurrent:
             self.recurrent.finish()
         counts = self._selection.counts(parts, self.request) if self._selection else None
@@ -347,7 +369,8 @@ class ModelRunner:
     def share(self, sequence: CachedSequence, tokens: Sequence[int]) -> int:
         """Begin an empty sequence with what is cached of its first tokens; how many these are."""
         is_long = self.long_rope is not None and len(tokens) > self.long_rope.limit
-        found = self.blocks.share(sequence, tokens, self._seed(is_long), self.attention.prompt_piece)
+        seed = self._seed(is_long, sequence.adapters)
+        found = self.blocks.share(sequence, tokens, seed, self.attention.prompt_piece)
         if self.long_rope and found:
             sequence.tokens, sequence.long_rope = np.array(tokens[:found], np.int64), is_long
         return found
@@ -355,12 +378,12 @@ class ModelRunner:
     def publish(self, sequence: CachedSequence, tokens: Sequence[int]) -> None:
         """Let others share the full blocks of a sequence, whose final tokens are given."""
         whole = len(tokens) // self.attention.prompt_piece * self.attention.prompt_piece
-        self.blocks.publish(sequence, tokens[:whole], self._seed(sequence.long_rope))
+        self.blocks.publish(sequence, tokens[:whole], self._seed(sequence.long_rope, sequence.adapters))
 
-    def _seed(self, long_rope: bool) -> bytes:
+    def _seed(self, long_rope: bool, adapters: LoadedBlend | None) -> bytes:
         """What blocks depend on beside their tokens."""
-        prefill = self.attention.prefill
-        return (_LONG if long_rope else b"") + (prefill.identity if prefill else b"")
+        prefill, adapted = self.attention.prefill, b"adapters" + adapters.identity if adapters else b""
+        return (_LONG if long_rope else b"") + (prefill.identity if prefill else b"") + adapted
 
     def release(self, sequence: CachedSequence) -> None:
         """Free the blocks of a sequence."""

@@ -49,7 +49,8 @@ class PassInputs:
     def _select(self, name: str, value: NDArray[np.generic]) -> NDArray[np.generic]:
         memory = self._memory.get(name)
         if memory is None or memory.size < value.size:
-            memory = self._memory[name] = np.empty(value.size, value.dtype)
+            dtype = self.request.get_tensor(name).data.dtype  # of integers it may be smaller
+            memory = self._memory[name] = np.empty(value.size, dtype)
         array = memory[: value.size].reshape(value.shape)
         self.request.set_tensor(name, ov.Tensor(array, shared_memory=True))
         self._current[name] = array

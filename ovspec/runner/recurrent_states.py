@@ -21,8 +21,8 @@ from ovspec.cache.sequence_states import EMPTY, SequenceStates
 from ovspec.graphs.compile import state_tensors
 from ovspec.passes.tables import Rows
 
-#: States of a sequence that a pass writes at most. Where more rows can be rejected, every few of them have
-#: one, and what a rollback to between them loses is read again.
+#: States of a sequence that a pass writes at most. A pass of more rows has one behind every few of them, and
+#: what a rollback to between them loses is read again.
 MOST_STATES = 16
 _FIRST_SLOTS = 4
 
@@ -65,12 +65,12 @@ class RecurrentStates:
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
         """The tables of a pass: for every sequence the slot that it reads, and those that it writes.
 
-        The first row that logits are asked for is an accepted token, those after it may be rejected. Rows
-        before them write to the slot of the next row that has one, which overwrites it. A pass that keeps one
-        state only writes once (interval 0).
+        The first row that logits are asked for is an accepted token, those after it may be rejected. States
+        are kept at equal distances, each in a slot of its own: layers of Mamba write no slot twice, and none
+        where the distance, `la.cache_interval`, is 0. `la.past_lens` shifts them to end behind all rows.
         """
         self._give_back()
-        indices, counts, intervals = list[int](), [0], list[int]()
+        indices, counts, intervals, shifts = list[int](), [0], list[int](), list[int]()
         for rows in batch:
             states = rows.sequence.states
             if states is None:
@@ -78,21 +78,19 @@ class RecurrentStates:
             states.cut(rows.past)
             states.keep(rows.past)
             first = states.slot(rows.past)
-            lengths = kept_lengths(rows.past, len(rows.tokens), rows.sampled)
+            length = len(rows.tokens)
+            interval = kept_every(length, rows.sampled)
+            lengths = range(rows.context, rows.past, -interval)[::-1]
             slots = dict(zip(lengths, self._take(len(lengths)), strict=True))
             self._writes.append((states, slots))
-            written = [slots[lengths[0]]]
-            if len(lengths) > 1:
-                after = np.arange(rows.past + 1, rows.context + 1)
-                places = np.searchsorted(np.array(lengths), after)
-                written = [slots[lengths[place]] for place in places.tolist()]
-            indices += [first, *written]
-            counts.append(1 + len(written))
-            intervals.append(int(len(lengths) > 1))
+            indices += [first, *slots.values()]
+            counts.append(1 + len(slots))
+            intervals.append(interval)
+            shifts.append(-length % interval)
         return {
             "la.block_indices": np.array(indices, np.int32),
             "la.block_indices_begins": np.array(list(accumulate(counts)), np.int32),
-            "la.past_lens": np.zeros(len(batch), np.int32),  # intervals count from the rows' begin
+            "la.past_lens": np.array(shifts, np.int32),
             "la.cache_interval": np.array(intervals, np.int32),
         }
 
@@ -136,14 +134,11 @@ class RecurrentStates:
         self._capacity = capacity
 
 
-def kept_lengths(past: int, rows: int, sampled: int) -> list[int]:
-    """Numbers of tokens behind which a pass keeps states, ascending; the last is that behind all rows.
+def kept_every(rows: int, sampled: int) -> int:
+    """Rows between two states that a pass keeps.
 
     Args:
-        past: tokens before the rows.
         rows: of the pass.
         sampled: the last so many of them have logits, so that all but the first of these may be rejected.
     """
-    end = past + rows
-    step = -(-max(1, sampled) // MOST_STATES)
-    return list(range(end, end - max(1, sampled), -step))[::-1]
+    return rows if sampled <= 1 else -(-rows // MOST_STATES)

@@ -16,7 +16,8 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from ovspec import __version__
@@ -82,6 +83,7 @@ class Server:
             Route("/openapi.json", self._described(bool(keys)), methods=["GET"]),
             # OpenVINO Model Server's clients have the second base path.
             *(route for base in ("/v1", "/v3") for route in self._of_openai(base)),
+            Mount("/page", StaticFiles(packages=[("ovspec.serve", "page")])),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
         ]
@@ -121,7 +123,7 @@ class Server:
 
     async def page(self, request: Request) -> Response:
         """The page for people."""
-        return HTMLResponse(files("ovspec.serve").joinpath("page.html").read_text(encoding="utf-8"))
+        return HTMLResponse(files("ovspec.serve").joinpath("page/index.html").read_text(encoding="utf-8"))
 
     async def health(self, request: Request) -> Response:
         """Whether requests are taken."""
@@ -153,23 +155,25 @@ class Server:
         return JSONResponse({"version": __version__})
 
     async def models(self, request: Request) -> Response:
-        """The served model, in a list."""
-        return JSONResponse({"object": "list", "data": [self._entry()]})
+        """The served model and its adapters."""
+        names = (self._model.name, *self._model.adapters)
+        return JSONResponse({"object": "list", "data": [self._entry(name) for name in names]})
 
     async def one_model(self, request: Request) -> Response:
-        """The served model, by its name."""
-        self._model.check_name(request.path_params["name"])
-        return JSONResponse(self._entry())
+        """The served model, or an adapter, by its name."""
+        return JSONResponse(self._entry(self._model.check_name(request.path_params["name"])))
 
-    def _entry(self) -> dict[str, Any]:
+    def _entry(self, name: str) -> dict[str, Any]:
         model = self._model
+        adapters = model.adapters.get(name)
+        files = [adapter.name for adapter in adapters.get_adapters()] if adapters else []
         return {
-            "id": model.name,
+            "id": name,
             "object": "model",
             "created": model.created,
             "owned_by": "ovspec",
-            "root": model.root,
-            "parent": None,
+            "root": files[0] if files else model.root,
+            "parent": model.name if files else None,
             "max_model_len": model.max_model_len,
             "verify": mode_name(model.requests.verify),
             "drafts": model.requests.drafts,

@@ -55,7 +55,7 @@ class Call:
         Raises:
             ApiError: 400 or 404; it names the field.
         """
-        model.check_name(body.model)
+        called = model.check_name(body.model)
         _check_combinations(body)
         logprobs = _logprobs(body)
         objects: Objects
@@ -64,13 +64,13 @@ class Call:
             chat = ChatRequest.of(body, model)
             prompts, grammar = [chat.prompt], chat.grammar
             max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-            objects = chat_objects(model.name, logprobs, chat.parts)
+            objects = chat_objects(called, logprobs, chat.parts)
         else:
             assert isinstance(body, CompletionBody)
             prompts, field = _prompts(body, model), "prompt"
             grammar = grammar_of(body)
             max_tokens = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
-            objects = CompletionObjects(model.name, logprobs)
+            objects = CompletionObjects(called, logprobs)
         both = isinstance(body, ChatBody) and body.max_tokens is None
         for prompt in prompts:
             limit_field = "max_completion_tokens" if both else "max_tokens"

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ovspec.serve.requests.api_error import ApiError
 from ovspec.serve.server_limits import ServerLimits
 
-# The page is a file without secrets, and asks its reader for the key.
-OPEN_PATHS = ("/", "/health", "/ping")
+# The page's files have no secrets; the page asks its reader for the key.
+OPEN_PATHS, _PAGE = ("/", "/health", "/ping"), "/page/"
 _OF_THE_TOKENIZER = ("/tokenize", "/detokenize")
 # Seconds: a client asks ten times a second at most then.
 _PATIENCE = 0.1
@@ -33,7 +33,7 @@ class KeyCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 401."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._knows(scope):
+        if scope["type"] == "http" and not _is_open(scope["path"]) and not self._knows(scope):
             error = ApiError(401, "the API key is missing or wrong; send `Authorization: Bearer KEY`")
             await error.response()(scope, receive, send)
             return
@@ -45,6 +45,11 @@ class KeyCheck:
         # Every key is compared, each in constant time.
         same = [hmac.compare_digest(given.strip(), key) for key in self._keys]
         return kind.lower() == b"bearer" and any(same)
+
+
+def _is_open(path: str) -> bool:
+    """Whether a path is served without a key."""
+    return path in OPEN_PATHS or path.startswith(_PAGE)
 
 
 class HostCheck:

@@ -13,6 +13,7 @@ from typing import Any
 
 from openvino_genai import ChatHistory
 
+from ovspec.adapters.adapter_config import AdapterConfig
 from ovspec.errors import raised_by_us
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.grammars.grammar import Grammar
@@ -56,10 +57,18 @@ class ServedModel:
         folder: of the model, as the user gave it.
         name: what clients call it.
         chat_template: in place of the model's.
+        adapters: LoRA adapters by the names that clients call them, as models of their own.
     """
 
-    def __init__(self, requests: Outline, folder: Path, name: str, chat_template: str | None = None) -> None:
-        self.name, self.root = name, str(folder)
+    def __init__(
+        self,
+        requests: Outline,
+        folder: Path,
+        name: str,
+        chat_template: str | None = None,
+        adapters: Mapping[str, AdapterConfig] | None = None,
+    ) -> None:
+        self.name, self.root, self.adapters = name, str(folder), adapters or {}
         self.requests = requests
         self.tokenizer = requests.get_tokenizer()
         if chat_template is not None:
@@ -74,15 +83,19 @@ class ServedModel:
             known = TokenBytes.of(self.tokenizer)
             self.harmony = harmony_encoding([] if known is None else known.table)
 
-    def check_name(self, name: str | None) -> None:
-        """Refuse a request for another model.
+    def check_name(self, name: str | None) -> str:
+        """Refuse a request for another model; the name of the one that answers.
 
         Raises:
             ApiError: 404.
         """
+        if name is not None and name in self.adapters:
+            return name
         if name not in (None, self.name, self.root):
-            message = f"model={name!r}: not served here; this server has {self.name!r}"
+            served = ", ".join(map(repr, (self.name, *self.adapters)))
+            message = f"model={name!r}: not served here; this server has {served}"
             raise ApiError(404, message, "model", "model_not_found")
+        return self.name
 
     def tokens_of(self, text: str, special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""
@@ -233,6 +246,8 @@ class ServedModel:
         if temperature is None:
             temperature = float(config.temperature) if config.do_sample else 0.0
         fields: dict[str, Any] = {"do_sample": temperature > 0}
+        if (adapters := self.adapters.get(body.model or "")) is not None:
+            fields["adapters"] = adapters
         if temperature > 0:
             fields["temperature"] = temperature
         for name in (*_SAME, *_RENAMED):

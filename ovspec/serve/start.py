@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from ovspec.adapters.adapter_config import AdapterConfig
 from ovspec.serve.app import Server
 from ovspec.serve.backend import Backend
 from ovspec.serve.request_log import log_to_stderr
@@ -42,11 +43,17 @@ class ServerSettings:
     strict_fields: bool = False
 
 
-def start(settings: ServerSettings, folder: Path, backend: AbstractContextManager[Backend]) -> None:
+def start(
+    settings: ServerSettings,
+    folder: Path,
+    backend: AbstractContextManager[Backend],
+    adapters: Mapping[str, AdapterConfig] | None = None,
+) -> None:
     """Serve until a signal comes.
 
     Args:
         backend: answers; it is entered when the port is taken.
+        adapters: as of `ServedModel`.
 
     Raises:
         ValueError: a setting that can't be served, or a port that is in use.
@@ -56,7 +63,7 @@ def start(settings: ServerSettings, folder: Path, backend: AbstractContextManage
     template = read_template(settings.chat_template)
     listening = bind(settings.host, settings.port)
     with listening, backend as opened:
-        model = ServedModel(opened.requests, folder, settings.name, template)
+        model = ServedModel(opened.requests, folder, settings.name, template, adapters)
         host, port = listening.getsockname()[:2]
         hosts = ("localhost", "127.0.0.1", "::1", host) if ip_address(host).is_loopback else ()
         server = Server(model, opened, settings.limits, settings.strict_fields)

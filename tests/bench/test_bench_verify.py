@@ -18,6 +18,7 @@ from commands import ovspec
 from ovspec.bench.backends import DEFAULT_BACKENDS as BACKENDS
 from ovspec.bench.source import ModelSource
 from ovspec.bench.verify import VerifyBench
+from ovspec.operations.linear_backend import LinearBackend
 from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_ops.key_summary.reference import summary_bytes
 
@@ -78,14 +79,21 @@ def test_records_cover_every_point_with_exactly_the_promised_fields(outcome: Out
             "ffn_density",
             "ms",
             "selection_ms",
+            "steps_ms",
             "gb_s",
         }
         assert record["ms"].keys() == {"median", "min", "max"}
         assert 0 < record["ms"]["min"] <= record["ms"]["median"] <= record["ms"]["max"]
         sparse = record["backend"] == "sparse"
         assert record["budget"] == (min(BUDGET, record["context"] + record["tokens"]) if sparse else None)
-        # The layers are one operation, which chooses blocks among its other steps.
-        assert record["selection_ms"] is None
+        steps = record["steps_ms"]
+        if record["backend"] == "stock":
+            assert record["selection_ms"] is None and not steps
+        else:
+            assert {"linear", "attention", "cache_write", "rms", "block_select"} <= steps.keys()
+            assert 0 < sum(steps.values()) < 1.5 * record["ms"]["max"]  # medians of two passes
+            selection = steps["key_summary"] + steps["block_select"] if sparse else None
+            assert record["selection_ms"] == selection
 
 
 def test_density_is_the_share_of_the_context_that_attention_reads(outcome: Outcome) -> None:
@@ -119,17 +127,20 @@ def test_picture_is_drawn(outcome: Outcome) -> None:
     assert outcome.plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_selection_by_operations_of_its_own_is_timed_and_has_a_line() -> None:
-    """With stock linear layers, which our one operation of layers can't take."""
+@pytest.mark.parametrize("linear", ["native", "stock"])
+def test_selection_is_timed_and_has_a_line(linear: LinearBackend) -> None:
+    """As a step of the layers, and as an operation of its own beside stock linear layers."""
     source = ModelSource.from_shape("qwen3-0.6b", 2, 256, "int8")
     sparse = SparseVerify(budget=BUDGET)
-    bench = VerifyBench(source, CONTEXTS, TOKENS, sparse, 1, ("dense", "sparse"), linear="stock")
+    bench = VerifyBench(source, CONTEXTS, TOKENS, sparse, 1, ("dense", "sparse"), linear=linear)
     report = bench.run()
     for record in report.records:
         assert (record.selection_ms is not None) == (record.backend == "sparse")
         assert record.selection_ms is None or 0 < record.selection_ms < record.ms.max
+        assert ("linear" in record.steps_ms) == (linear == "native")
     lines = [line for line in report.notes() if line.startswith("selection at context")]
     assert len(lines) == len(CONTEXTS) * len(TOKENS)
+    assert len([line for line in report.notes() if ", ms by step: " in line]) == len(report.records)
 
 
 def test_output_says_synthetic_precisions_and_lossy(outcome: Outcome) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import openvino as ov
 import pytest
 
-from ovspec.graphs.compile import cache_tensors
 from ovspec.runner.model_runner import ModelRunner
 
 # Precision, mode of quantised keys, and what the keys' tensors are: element type, rows and bytes of a block.
@@ -31,8 +30,8 @@ def make(demo_ir: Path, hint: str, precision: str, mode: str | None) -> ModelRun
 def test_honoured_in_f32(
     demo_ir: Path, precision: str, mode: str | None, expected: tuple[str, int, int]
 ) -> None:
-    compiled = make(demo_ir, "f32", precision, mode).compiled
-    keys = [tensor for tensor in cache_tensors(compiled) if tensor.name.startswith("key_cache.")]
+    specs = make(demo_ir, "f32", precision, mode).cache.specs
+    keys = [tensor for tensor in specs if tensor.name.startswith("key_cache.")]
     assert {(tensor.element_type.get_type_name(), *tensor.block_shape[1:]) for tensor in keys} == {expected}
 
 

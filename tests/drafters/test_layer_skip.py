@@ -213,7 +213,7 @@ def test_some_drafts_of_a_real_model_are_accepted(name: str) -> None:
     config = updated(GenerationConfig(), {"max_new_tokens": 100, "num_assistant_tokens": 4})
     request = Request("alone", models.prompts[0], resolve(config, (), has_draft=True))
     LLMEngine(models.target, drafter, "dense", 128).generate([request])
-    assert drafter.layers is not None and 0 < len(drafter.layers) < models.target.layer_rows.layers  # type: ignore[union-attr]
+    assert drafter.layers is not None and 0 < len(drafter.layers) < models.target.computed_layers.layers  # type: ignore[union-attr]
     assert sum(request.metrics.accepted_lengths) > 10 or name != "demo"
 
 
@@ -234,3 +234,10 @@ def test_keys_that_share_scales_are_refused() -> None:
             KV_CACHE_PRECISION="u8",
             KEY_CACHE_QUANT_MODE="BY_CHANNEL",
         )
+
+
+@pytest.mark.parametrize("part", ["attention", "linear"])
+def test_layers_of_others_are_refused(part: str) -> None:
+    """Their graph computes what it leaves out."""
+    with pytest.raises(ValueError, match=rf"drafter='layer_skip' .*{part}='stock'.* set both to 'native'"):
+        ovspec.LLMPipeline(demo_pair_path(), drafter="layer_skip", **{part: "stock"})

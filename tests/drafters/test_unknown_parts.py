@@ -31,8 +31,8 @@ SAVE: dict[str, tuple[str, Save]] = {
 _NEXT = f"model.layers.{LAYERS}"
 WEIGHTS = {
     "eagle3": (
-        *("input_norm.weight", "fc_norm.0.weight", "midlayer.self_attn.q_norm.weight"),
-        *("layers.1.mlp.up_proj.weight", "midlayer.self_attn.q_proj.bias", "model.midlayer.scale"),
+        *("input_norm.weight", "fc_norm.0.weight", "midlayer.self_attn.scale", "midlayer.norm.bias"),
+        *("layers.1.mlp.up_proj.weight", "model.midlayer.scale"),
     ),
     "dflash": ("layers.0.conv.weight", "markov.weight", "layers.2.self_attn.q_proj.weight"),
     "deepseek": (f"{_NEXT}.conv.weight", f"{_NEXT}.mlp.scale"),
@@ -55,12 +55,8 @@ _ROPE: dict[str, Any] = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "eagle3": {
-        **_OF_LAYERS,
+        **{name: value for name, value in _OF_LAYERS.items() if name != "attention_bias"},
         **_ROPE,
-        "norm_before_fc": True,
-        "fc_norm": True,
-        "norm_output": True,
-        "num_hidden_layers": 2,
         "eagle_config": {"use_last_layernorm": False},
         "norm_before_residual": "yes",
     },
@@ -117,5 +113,5 @@ def test_a_setting(folders: dict[str, Path], name: str, setting: str, tmp_path: 
 
 
 def test_a_kind_that_is_named_like_a_known_one(folders: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds a head of the kind 'dflash2'"):
+    with pytest.raises(ValueError, match=r"holds a head of the kind 'dflash2' \(it has convolutions"):
         open_head(changed(folders["dflash"], tmp_path, architectures=["DFlash2DraftModel"]), "dflash")

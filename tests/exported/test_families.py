@@ -20,6 +20,7 @@ from ovspec.cache.cache import CachedSequence
 from ovspec.operations.attention_config import AttentionConfig
 from ovspec.operations.expert_budgets import ExpertConfig
 from ovspec.passes.tables import Rows
+from ovspec.proofs.reference_check import _parts, stateful_logits
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.families import FAMILIES
 
@@ -32,7 +33,7 @@ REFUSED = ("MPT", "Falcon, ALiBi")
 # OpenVINO 2026.4 reads its own fused experts back from no file.
 NOT_KEPT = (
     *("Qwen2-MoE", "Qwen3-MoE", "Mixtral", "LFM2-MoE", "AFMoE", "AFMoE, no shared experts"),
-    *("Gemma 4, experts", "Qwen3-Next", "Granite-MoE"),
+    *("Gemma 4, experts", "Qwen3-Next", "Granite-MoE", "Granite 4 hybrid"),
 )
 SERVED = [name for name in TINY if name not in REFUSED]
 # Of the logits' spread. Two programs that add up f32 products in another order differ by some 1e-5 of it here
@@ -101,7 +102,14 @@ def test_comes_back_from_a_cache(
 
 
 # Products of frequencies and positions: layers with a window have their own, ALiBi and learned ones none.
-ROPES = {"Bloom": 0, "Gemma 3": 2, "Gemma 3n": 2, "Gemma 4": 2, "Gemma 4, experts": 2}
+ROPES = {
+    "Bloom": 0,
+    "Granite 4 hybrid, no positions and experts": 0,
+    "Gemma 3": 2,
+    "Gemma 3n": 2,
+    "Gemma 4": 2,
+    "Gemma 4, experts": 2,
+}
 
 
 # The scope groups the tests by family, so that one runner is kept at a time.
@@ -200,6 +208,17 @@ def test_bias_that_would_be_lost_is_refused(name: str, attention: str, exported_
     with pytest.raises(ValueError, match=r"adds a bias to the scores \(ALiBi\).*optimum-intel") as caught:
         ovspec.LLMPipeline(exported_family(name), "CPU", attention=attention)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", by_tier(REFUSED))
+def test_what_that_refusal_advises_is_right(
+    name: str, exported_family: Exported, reference: Reference, prompt: NDArray[np.int64]
+) -> None:
+    """The stateful graph, as optimum-intel runs it, computes what transformers computes."""
+    ends = [end for _, end in _parts(len(prompt))]
+    expected = reference(name)[[end - 1 for end in ends]]
+    got = stateful_logits(exported_family(name), prompt)
+    assert np.abs(got - expected).max() < TOLERANCE * expected.std()
 
 
 def test_long_rope_is_taken_where_a_text_grows_long(

@@ -46,6 +46,11 @@ LEFT = {
     "AFMoE, no shared experts": (2, {"Linear": 1}),
     "Gemma 4": (18, {}),  # every layer reads a part of its own of each token
     "Gemma 4, experts": (7, {"MatMul": 6}),  # experts with GELU stay OpenVINO's
+    **dict.fromkeys(
+        ("Granite 4 hybrid", "Granite 4 hybrid, no positions and experts"),
+        (3, {"PagedSelectiveSSM": 1, "PagedCausalConv1D": 1}),
+    ),
+    "Llama 4": (6, {"MatMul": 4}),  # experts in three dimensions
     "LFM2": (3, {"MatMul": 1, "PagedCausalConv1D": 1}),
     "LFM2-MoE": (4, {"MatMul": 1, "PagedCausalConv1D": 1}),
 }
@@ -53,7 +58,14 @@ LEFT = {
 PARTLY_GATED = ("Gemma 3n", "Gemma 4")
 _HEAVY = (
     *("Linear", "MatMul", "CacheWrite", "VerifyAttention", "KeySummary", "BlockSelect"),
-    *("GatedMLP", "SparseMoE", "ExpertBudget", "PagedGatedDeltaNet", "PagedCausalConv1D"),
+    *(
+        "GatedMLP",
+        "SparseMoE",
+        "ExpertBudget",
+        "PagedGatedDeltaNet",
+        "PagedSelectiveSSM",
+        "PagedCausalConv1D",
+    ),
 )
 
 

@@ -10,41 +10,71 @@ import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 import pytest
-from tiny_checkpoints import TINY, _tiny, export_tiny
+from tiny_checkpoints import CHUNK, VOCAB, Tiny, save_checkpoint, with_noise, write_checkpoint
+from tiny_types import tiny_config
 
 import ovspec
 from ovspec.cli.options.failures import is_refusal
 from ovspec.proofs.reference_check import probe
-from ovspec_models import ModelInfo
+from ovspec_models import ModelInfo, export_model
+from ovspec_models.folder.model_types import LIKE
+from ovspec_models.folder.unpaged_types import UNPAGED
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 
-CHUNK = 48
-LLAMA4 = _tiny(
-    "Llama4TextConfig",
-    gated=0,
-    intermediate_size_mlp=96,
-    head_dim=32,
-    num_local_experts=4,
-    num_experts_per_tok=1,
-    attention_chunk_size=CHUNK,
-    interleave_moe_layer_step=1,
-    no_rope_layers=[1, 0],
-    attn_temperature_tuning=False,
-)
 
-
-def test_chunked_attention_that_the_paged_graph_loses_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from optimum.exporters.openvino.model_configs import Llama4TextOpenVINOConfig
-
-    # optimum-intel's cap keeps the installed transformers from exporting it; the graph is what counts here.
-    monkeypatch.setattr(Llama4TextOpenVINOConfig, "MAX_TRANSFORMERS_VERSION", "99.0")
-    monkeypatch.setitem(TINY, "Llama 4", LLAMA4)
-    folder = export_tiny("Llama 4", tmp_path)
-    with pytest.raises(ValueError, match=r"'llama4_text' are not tested, and this one computes other logits"):
+@pytest.mark.parametrize(("layers", "served"), [("global", True), ("local", False)])
+def test_windows_that_the_paged_graph_loses_are_refused(tmp_path: Path, layers: str, served: bool) -> None:
+    """GPT-Neo's windows are a constant mask, which OpenVINO's transformation drops, GenAI's too."""
+    sizes = {"num_layers": 2, "num_heads": 4, "window_size": 32, "attention_types": [[["global", layers], 1]]}
+    tiny = Tiny("GPTNeoConfig", {**sizes, "vocab_size": VOCAB, "hidden_size": 64, "initializer_range": 0.2})
+    folder = export_model(
+        write_checkpoint(tiny, tmp_path / "checkpoint"), tmp_path / "ir", weight_format="fp32"
+    )
+    if served:
         ovspec.LLMPipeline(folder)
+        return
+    with pytest.raises(
+        ValueError, match=r"'gpt_neo' are not tested, and this one computes other logits"
+    ) as caught:
+        ovspec.LLMPipeline(folder)
+    assert "\n" not in str(caught.value) and "genai" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("diffllama", r"layer \S+: its attention does not read cached keys and values as they are"),
+        ("gpt_neox_japanese", r"no attention that OpenVINO can page"),
+    ],
+)
+def test_attention_that_cannot_be_paged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, said: str
+) -> None:
+    """As types that no table names: it is found in the graph, before a comparison with the exported one."""
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setitem(LIKE, "diffllama", "LlamaOpenVINOConfig")
+    monkeypatch.delitem(UNPAGED, kind)
+    model = with_noise(AutoModelForCausalLM.from_config(tiny_config(kind)).float().eval())
+    folder = export_model(
+        save_checkpoint(model, tmp_path / "checkpoint"), tmp_path / "ir", weight_format="fp32"
+    )
+    with pytest.raises(ValueError, match=rf"^[^\n]*{said}[^\n]*with transformers instead$"):
+        ovspec.LLMPipeline(folder)
+
+
+def test_texts_beyond_a_chunk_are_refused_with_their_length(exported_family: Callable[[str], Path]) -> None:
+    """Llama 4: the paged graph has lost the chunks."""
+    pipe = ovspec.LLMPipeline(exported_family("Llama 4"))
+    tokens = ov.Tensor(np.full((1, CHUNK), 7))
+    with pytest.raises(
+        ValueError, match=rf"has {CHUNK} tokens, the model {CHUNK} positions \(some of .*chunks"
+    ):
+        pipe.generate(tokens, max_new_tokens=1)
+    shorter = ov.Tensor(np.full((1, CHUNK - 4), 7))
+    assert len(pipe.generate(shorter, max_new_tokens=40, ignore_eos=True).tokens[0]) == 4
 
 
 def renamed(folder: Path, copy: Path) -> Path:

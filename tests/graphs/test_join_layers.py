@@ -71,18 +71,28 @@ def test_the_layers_of_a_model(name: str, weight_format: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("selects", [False, True])
 def test_no_node_of_a_layer_is_left(selects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a sparse pass too."""
+    """Of a sparse pass too. What no node reads any more is no input: caches are read by their addresses."""
     graphs, held = list[Counter[str]](), list[tuple[int, int]]()
     compile_paged = model_runner.compile_paged
 
     def compiled(core: ov.Core, graph: ov.Model, *rest: Any) -> ov.CompiledModel:
         graphs.append(Counter(node.get_type_name() for node in graph.get_ops()))
         held.extend(weights(graph))
+        assert all(port.get_target_inputs() for port in graph.inputs)
         return compile_paged(core, graph, *rest)
 
     monkeypatch.setattr(model_runner, "compile_paged", compiled)
     attention = AttentionConfig("native", selects=True) if selects else None
-    ModelRunner(model("qwen3-0.6b", "int8"), attention=attention, properties=F32)
+    runner = ModelRunner(model("qwen3-0.6b", "int8"), attention=attention, properties=F32)
+    tables = {"verify_budgets", "verify_coverage"} if selects else set()
+    inputs = {port.get_any_name() for port in runner.compiled.inputs}
+    assert inputs == tables | {
+        *("input_ids", "position_ids", "sampled_tokens_indices"),
+        *("slot_mapping", "verify_tables", "cache_table"),
+    }
+    sides = ("key_cache", "value_cache", "key_summary")[: 2 + selects]
+    names = {f"{side}.{layer}" for side in sides for layer in range(3)}
+    assert {spec.name for spec in runner.cache.specs} == names
     (counts,) = graphs
     assert counts[DECODER_LAYERS] and not counts["Linear"] + counts["VerifyAttention"] + counts["CacheWrite"]
     assert not counts["Power"] + counts["Swish"] + counts["Add"]
@@ -99,3 +109,30 @@ def weights(graph: ov.Model) -> Iterator[tuple[int, int]]:
             if source.get_type_name() == "Constant":
                 data = source.get_data()
                 yield data.ctypes.data, data.ctypes.data + data.nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "weight_format"),
+    [("qwen3-0.6b", "int8"), ("llama-3.1-8b", "int4"), ("qwen3-0.6b", "fp16"), ("llama-3.1-8b", "fp32")],
+)
+def test_a_model_that_drafts(name: str, weight_format: str) -> None:
+    """Its embedding and output layer are in the operation, with the same bits."""
+    apart = ModelRunner(model(name, weight_format), properties=F32)
+    whole = ModelRunner(model(name, weight_format), backends=replace(apart.backends, drafts=True))
+    assert whole.drafts and not apart.drafts
+    np.testing.assert_array_equal(logits(whole), logits(apart))
+    sequence, tokens = CachedSequence(), np.arange(30)
+    found = whole.forward([Rows(sequence, tokens, drafts=4, vocab_size=300)]).drafts[:, 0].tolist()
+    one_by_one, expected = CachedSequence(), list[int]()
+    for _ in range(4):
+        expected.append(int(apart.forward([Rows(one_by_one, tokens)]).logits.argmax()))
+        tokens = np.array(expected[-1:])
+    assert found == expected and sequence.length == one_by_one.length
+
+
+def test_a_model_that_selects_does_not_draft() -> None:
+    attention = AttentionConfig("native", selects=True)
+    apart = ModelRunner(model("qwen3-0.6b", "int8"), attention=attention, properties=F32)
+    whole = ModelRunner(model("qwen3-0.6b", "int8"), backends=replace(apart.backends, drafts=True))
+    assert not whole.drafts
+    np.testing.assert_array_equal(logits(whole), logits(apart))

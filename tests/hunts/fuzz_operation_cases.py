@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 from hunts.fuzz_hunt import Given
+from hunts.fuzz_programs import compare_program, program_sizes, program_tensors
 from ops.caches import FORMATS
 from ops.experts import FORMATS as EXPERT_FORMATS
 from ops.experts import Experts, route
@@ -245,4 +246,5 @@ CASES: Mapping[str, Case] = {
     "CacheWrite": (_write_sizes, _write, _inner(test_rows_in_their_slots)),
     "KeySummary": (_pass_sizes, _summary, _compare_summary),
     "BlockSelect": (_select_sizes, _select, lambda isa, **s: _selection(s).check() and None),
+    "DecoderLayers": (program_sizes, program_tensors, compare_program),
 }

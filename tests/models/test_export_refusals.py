@@ -67,7 +67,22 @@ class TestNothingIsLeft:
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
+UNPAGED_WORDS = {
+    "mamba": ("MambaConfig", "no attention"),
+    "xglm": ("XGLMConfig", "writes their attention out"),
+    "diffllama": ("DiffLlamaConfig", "before attention"),
+}
+
+
 class TestRefusedBeforeTheWork:
+    @pytest.mark.parametrize("kind", UNPAGED_WORDS)
+    def test_types_that_cannot_be_paged(self, tmp_path: Path, checkpoint_copy: Path, kind: str) -> None:
+        import transformers
+
+        name, said = UNPAGED_WORDS[kind]
+        getattr(transformers, name)(architectures=["Some"]).save_pretrained(checkpoint_copy)
+        self.check(checkpoint_copy, tmp_path / "ir", f"models of type '{kind}' can't be served", said)
+
     def check(self, model: Any, out: Path, *parts: str, **options: Any) -> None:
         before = sorted(out.parent.rglob("*"))
         with pytest.raises(ValueError, match=r".") as caught:

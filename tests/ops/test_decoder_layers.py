@@ -15,6 +15,7 @@ from ops.compare import assert_close
 from ops.passes import compile_op, evaluate, infer
 from ops.properties import examples
 
+from ovspec_ops import step_times
 from ovspec_ops.decoder_layers.reference import VERSION, decoder_layers
 from ovspec_ops.linear.layout import PANEL, pack_linear, packed_shape
 from ovspec_ops.verify_attention import pack_tables
@@ -214,6 +215,19 @@ def test_what_does_not_fit_is_refused_by_its_line(old: str, new: str, message: s
     made.program = made.program.replace(old, new, 1)
     with pytest.raises((ValueError, RuntimeError), match=message):
         made.outputs()
+
+
+def test_steps_are_timed_where_somebody_asks() -> None:
+    made = Layers(SIZES[0], layers=2)
+    kinds = {line.partition(" = ")[2].split()[0] for line in made.program.splitlines() if " = " in line}
+    with step_times() as found:
+        made.outputs()
+        assert not found
+    assert found.keys() == kinds and all(found.values())
+    made.outputs()
+    with step_times() as nothing:
+        pass
+    assert not nothing
 
 
 def test_caches_that_a_table_does_not_have() -> None:

@@ -71,6 +71,14 @@ def test_random_rows(isa: str, kind: str, data: st.DataObject) -> None:
     both(f"{VERSION}\ninput {names}\n{step}\noutput y", [*arrays, factor, slab])
 
 
+def test_tanh_of_small_values(isa: str) -> None:
+    """Each by itself: a difference of exponentials loses their digits."""
+    x = np.array([[sign * value for value in np.logspace(-12, 0, 40) for sign in (1, -1)]], np.float32)
+    program = f"{VERSION}\ninput x:{x.size}\ny:{x.size} = tanh x\noutput y"
+    (got,) = evaluate("DecoderLayers", {"x": ov.Tensor(x)}, {"program": program})
+    np.testing.assert_allclose(got, np.tanh(x.astype(np.float64)), rtol=5e-6, atol=0)
+
+
 @examples(40)
 @given(st.data())
 def test_slices_joined_again(data: st.DataObject) -> None:
@@ -87,6 +95,20 @@ def test_slices_joined_again(data: st.DataObject) -> None:
         f"v:{count} i:i32[?,{count}] = top_k x",
     ]
     both("\n".join([VERSION, f"input x:{parts * size}", *lines, "output y v i"]), [x])
+
+
+@pytest.mark.parametrize("computed", [0, 1])
+def test_steps_that_a_pass_leaves_out(computed: int) -> None:
+    """Their tables have no row; a place behind the end, another type and a negative place are refused."""
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    lines = ["a:8 = silu x if=f#1", "v:2 i:i32[?,2] = top_k a if=f#1", "y:8 = either a x if=f#1"]
+    program = "\n".join([VERSION, "input x:8 f", *lines, "output y i"])
+    both(program, [x, np.array([1 - computed, computed], np.int32)])
+    for flags in (np.zeros(1, np.int32), np.zeros(2, np.int64)):
+        with pytest.raises(ValueError, match=r"input 1 has . values of type i.., expected more than 1"):
+            both(program, [x, flags])
+    with pytest.raises((ValueError, RuntimeError), match=r"'-1' in the line .* is no number"):
+        both(program.replace("f#1", "f#-1"), [x, np.zeros(2, np.int32)])
 
 
 def as_step(op_type: str, step: str, forms: list[str], arrays: list[Any], attributes: dict[str, Any]) -> None:

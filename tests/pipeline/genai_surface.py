@@ -40,11 +40,13 @@ DRAFTING = (
 TEMPLATE = ("apply_chat_template",)
 # It changes `scores`, and no text.
 SCORES = ("logprobs",)
+# Adapters are objects of ovspec's (tests/adapters).
+ADAPTERS = ("adapters",)
 REFUSED: dict[str, Any] = {
     "num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0, "length_penalty": 2.0,
     "stop_criteria": openvino_genai.StopCriteria.NEVER,
     "pruning_ratio": 10, "relevance_weight": 0.7,
-    "return_omni_outputs": True, "adapters": openvino_genai.AdapterConfig(),
+    "return_omni_outputs": True,
     "parsers": [openvino_genai.ReasoningParser()],
 }  # fmt: skip
 
@@ -63,8 +65,16 @@ TABLE: dict[str, tuple[str, str]] = {
         'are multiplied more exactly (`linear="stock"`: as there)',
     ),
     "`GenerationConfig`": (
-        ", ".join(f"`{name}`" for name in (*SERVED, *SAMPLING, *DRAFTING, *TEMPLATE, *SCORES)),
+        ", ".join(f"`{name}`" for name in (*SERVED, *SAMPLING, *DRAFTING, *TEMPLATE, *SCORES, *ADAPTERS)),
         "refused by name: " + ", ".join(f"`{name}`" for name in REFUSED),
+    ),
+    "LoRA adapters": (
+        "`Adapter`, `AdapterConfig`, `LLMPipeline(..., adapters=...)`, `generate(..., adapters=...)`; "
+        "MODE_AUTO, MODE_DYNAMIC, MODE_STATIC_RANK, MODE_STATIC",
+        "both classes are ovspec's; adapters of a call are [of this call alone](models.md#lora-adapters), "
+        "there of all that follow; lora_alpha / r of `adapter_config.json`, or kohya's `alpha`, is a factor "
+        "beside the given alpha, there it is ignored; refused: MODE_FUSE, layers that the model lacks, "
+        "tensors that are no LoRA matrices",
     ),
     "structured output": (
         "JSON schema, regex, EBNF, structural tags, compound grammars",

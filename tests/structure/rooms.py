@@ -47,6 +47,7 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("operations",),
         ("passes",),
         ("cache",),
+        ("adapters",),
         ("devices",),
         ("sampling", "modes", "schedule"),
         ("errors",),
@@ -95,7 +96,10 @@ class Structure:
         self.room_of = {module: self._room(module, folders) for module in self.modules}
         self.rooms: Arrows = merge(self.modules, self.room_of)
         self._not_installed = {folder.name for folder in not_installed} | {
-            path.stem for folder in not_installed for path in folder.rglob("*") if path.suffix in ("", ".py")
+            path.stem
+            for folder in not_installed
+            for path in folder.rglob("*")
+            if path.suffix in ("", ".py") and "node_modules" not in path.parts
         }
 
     def _room(self, module: str, folders: set[str]) -> str:

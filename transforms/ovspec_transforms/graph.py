@@ -12,6 +12,8 @@ from ovspec_transforms.report import TransformReport
 
 PAGED_ATTENTION = "PagedAttentionExtension"
 GATED_DELTA_NET = "PagedGatedDeltaNet"
+SELECTIVE_SSM = "PagedSelectiveSSM"
+SHORT_CONVOLUTION = "PagedCausalConv1D"
 
 
 def add_parameter(model: ov.Model, name: str, shape: Sequence[int], dtype: ov.Type) -> ov.Node:
@@ -36,6 +38,14 @@ def find_parameter(model: ov.Model, name: str) -> ov.Node:
     if (known := _parameter(model, name)) is None:
         raise ValueError(f"the model has no input {name!r}: run to_paged(model) first")
     return known
+
+
+def remove_unread(model: ov.Model) -> list[ov.Output]:
+    """Remove the parameters that no node reads; what they were."""
+    unread = [node for node in model.get_parameters() if not node.output(0).get_target_inputs()]
+    for node in unread:
+        model.remove_parameter(node)
+    return [node.output(0) for node in unread]
 
 
 def _parameter(model: ov.Model, name: str) -> ov.Node | None:

@@ -158,7 +158,7 @@ std::size_t check(const Call& call, std::size_t cache_blocks) {
 
 } // namespace
 
-void BlockSelect::validate_and_infer_types() {
+void BlockSelect::check_attributes() const {
     const BlockSelectAttributes& a = attributes_;
     check_kv_heads(name, a.kv_heads);
     check_head_size(name, "k_size", a.k_size);
@@ -167,6 +167,11 @@ void BlockSelect::validate_and_infer_types() {
     check_at_least(name, "local_blocks", a.local_blocks, 1);
     if (!(std::isfinite(a.scale) && a.scale > 0.0f))
         fail(name, "attribute scale is ", a.scale, ", expected a positive number");
+}
+
+void BlockSelect::validate_and_infer_types() {
+    check_attributes();
+    const BlockSelectAttributes& a = attributes_;
     check_input_count(*this, input_count);
     check_input(*this, query, "query", ov::element::f32, {-1, -1});
     const auto bytes = static_cast<std::int64_t>(summary_bytes(static_cast<std::size_t>(a.k_size)));

@@ -38,8 +38,10 @@ struct SelectCall {
 class BlockSelect : public Operation<BlockSelect, BlockSelectAttributes> {
 public:
     OPENVINO_OP("BlockSelect", "ovspec");
+    static constexpr const char* step_name = "block_select";
 
     void validate_and_infer_types() override;
+    void check_attributes() const;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
     void select(const SelectCall& call) const;
 };

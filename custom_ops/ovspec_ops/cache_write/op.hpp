@@ -21,6 +21,7 @@ struct CacheWriteAttributes {
 class CacheWrite : public Operation<CacheWrite, CacheWriteAttributes> {
 public:
     OPENVINO_OP("CacheWrite", "ovspec");
+    static constexpr const char* step_name = "cache_write";
 
     void validate_and_infer_types() override;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;

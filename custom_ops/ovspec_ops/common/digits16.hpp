@@ -97,6 +97,17 @@ private:
     UVec numbers_{}, highs_{};
 };
 
+// In front of a row that is packed by itself.
+struct Header {
+    float unit;
+    float sum; // of all integers
+};
+constexpr std::size_t header = 64; // bytes
+
+OVSPEC_INLINE Header head_of(const std::uint8_t* packed) {
+    return load_as<Header>(packed);
+}
+
 // Adds the products of N vectors of weights with R rows' digits, the low ones `apart` bytes behind the high
 // ones.
 template <std::size_t N, std::size_t R, std::size_t apart = 64>

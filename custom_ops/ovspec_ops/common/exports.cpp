@@ -3,8 +3,10 @@
 #include "common/held_calls.hpp"
 #include "common/isa.hpp"
 #include "common/parallel.hpp"
+#include "common/step_times.hpp"
 
 #include <exception>
+#include <sstream>
 #include <string>
 
 #define OVSPEC_EXPORT extern "C" __attribute__((visibility("default")))
@@ -49,6 +51,20 @@ OVSPEC_EXPORT int ovspec_set_isa(const char* name) {
         last_error = error.what();
         return 1;
     }
+}
+
+// Times of steps from now on.
+OVSPEC_EXPORT void ovspec_begin_step_times() {
+    ovspec::StepTimes::all().begin();
+}
+
+// A line for each kind of step, with its microseconds since the beginning.
+OVSPEC_EXPORT const char* ovspec_end_step_times() {
+    std::ostringstream lines;
+    for (const auto& [kind, microseconds] : ovspec::StepTimes::all().take())
+        lines << kind << ' ' << microseconds << '\n';
+    names = lines.str();
+    return names.c_str();
 }
 
 #ifdef OVSPEC_DEVELOPER

@@ -6,12 +6,14 @@
 #include <openvino/op/op.hpp>
 
 #include "common/held_calls.hpp"
+#include "common/step_times.hpp"
 #include "common/threads.hpp"
 
 namespace ovspec {
 
 // `Self`, an operation with `attributes_` and compute(outputs, inputs). `Attributes` are values with their
-// defaults, and visit(visitor) that names each.
+// defaults, and visit(visitor) that names each. `Self::step_name` is what it is called as a step of
+// DecoderLayers.
 //
 // Every operation has the attribute `threads` too, of `with_threads`.
 template <class Self, class Attributes> class Operation : public ov::op::Op {
@@ -46,6 +48,7 @@ public:
         if (HeldCalls::all().take(call))
             return true;
 #endif
+        const StepTimer timer(Self::step_name);
         with_threads(Self::get_type_info_static().name, threads_,
                      [&] { static_cast<const Self*>(this)->compute(outputs, inputs); });
         return true;

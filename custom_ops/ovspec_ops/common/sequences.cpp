@@ -5,10 +5,12 @@
 namespace ovspec {
 namespace {
 
+constexpr const char *past_name = "verify_past_lens", *table_name = "verify_block_indices";
+
 // Of all rows, or of the entries of the block table. Names are put together in messages alone: strings for
 // each call would cost more than the check.
 void check_begins(const Sequences& s, const std::int32_t* begins, std::size_t total, bool of_rows) {
-    const char* table = of_rows ? "" : s.table_name;
+    const char* table = of_rows ? "" : table_name;
     const char *name = of_rows ? "subsequence" : table, *what = of_rows ? "query rows" : "entries of ";
     for (std::size_t i = 0; i <= s.count; i++) {
         if (begins[i] < (i == 0 ? 0 : begins[i - 1]) || static_cast<std::size_t>(begins[i]) > total)

@@ -10,9 +10,7 @@
 namespace ovspec {
 
 struct Sequences {
-    const char* op; // names the operation and its inputs in messages
-    const char* past_name;
-    const char* table_name;
+    const char* op;   // named in messages
     std::size_t rows; // of the query
     std::size_t count;
     const std::int32_t* subsequence_begins; // `[count + 1]`

@@ -172,9 +172,7 @@ PassTables PassTables::view(const char* op, const std::int32_t* data, std::size_
     const std::int32_t* following = block_begins + count + 1;
     const std::int32_t* blocks = following + own;
     const std::size_t table_size = size - static_cast<std::size_t>(blocks - data);
-    return {{op, "verify_past_lens", "verify_block_indices", rows, count, begins, past, blocks, block_begins,
-             table_size},
-            own ? following : nullptr};
+    return {{op, rows, count, begins, past, blocks, block_begins, table_size}, own ? following : nullptr};
 }
 
 } // namespace ovspec

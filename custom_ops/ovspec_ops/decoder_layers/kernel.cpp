@@ -170,13 +170,15 @@ void sigmoid(const float* x, std::size_t width, float* y) {
     });
 }
 
-// (1 - e) / (1 + e) with e = exp(-2 |x|), and the sign of x.
+// (1 - e) / (1 + e) with e = exp(-2 |x|), and the sign of x; near 0, where 1 - e loses digits, x - x^3 / 3.
 void tanh(const float* x, std::size_t width, float* y) {
     fill(y, width, [&](std::size_t i, std::size_t count) {
         const Vec value = load_some(x + i, count);
         const Vec e = exp_nonpositive(activation::magnitude(value) * -2.0f);
         const Vec size = (1.0f - e) / (1.0f + e);
-        return value < 0.0f ? -size : (value == value ? size : value);
+        const Vec whole = value < 0.0f ? -size : (value == value ? size : value);
+        const Vec small = fused(value * value * value, splat(-1.0f / 3.0f), value);
+        return activation::magnitude(value) < 0.05f ? small : whole;
     });
 }
 
@@ -187,11 +189,64 @@ void silu_multiply(const float* a, const float* b, std::size_t width, float* y) 
     });
 }
 
+void numbers(const std::uint8_t* x, WeightFormat format, std::size_t width, float* y) {
+    if (format == WeightFormat::f32) {
+        __builtin_memcpy(y, x, width * sizeof(float));
+        return;
+    }
+    const auto* halves = (const std::uint16_t*)x;
+    fill(y, width, [&](std::size_t i, std::size_t count) {
+        const HalfVec some = load_some<HalfVec>(halves + i, count);
+        return format == WeightFormat::f16 ? from_f16(some) : from_bf16(some);
+    });
+}
+
+void integers(const std::uint8_t* x, std::uint8_t sign, const std::uint16_t* scales,
+              const std::uint8_t* zero_points, std::size_t groups, std::size_t width, float* y) {
+    const std::size_t size = width / groups;
+    for (std::size_t g = 0; g < groups; g++) {
+        const float scale = scalar_f16((const std::uint8_t*)(scales + g)), zero = (float)zero_points[g];
+        fill(y + g * size, size, [&](std::size_t i, std::size_t count) {
+            return (to_float(load_some<ByteVec>(x + g * size + i, count) ^ sign) - zero) * scale;
+        });
+    }
+}
+
+std::int32_t largest(const float* x, std::size_t width) {
+    Vec best = splat(minus_infinity);
+    IVec at = {}, places = lane_numbers(), unknown = {};
+    std::size_t i = 0;
+    for (; i + lanes <= width; i += lanes, places += (std::int32_t)lanes) {
+        const Vec value = load(x + i);
+        const IVec better = value > best;
+        best = better ? value : best;
+        at = better ? places : at;
+        unknown |= value != value;
+    }
+    float top = minus_infinity;
+    std::int32_t place = -1, has_nan = 0;
+    for (std::size_t lane = 0; lane < lanes; lane++) {
+        if (best[lane] > top || (best[lane] == top && place >= 0 && at[lane] < place)) {
+            top = best[lane];
+            place = at[lane];
+        }
+        has_nan |= unknown[lane];
+    }
+    for (; i < width; i++) {
+        if (x[i] > top) {
+            top = x[i];
+            place = (std::int32_t)i;
+        }
+        has_nan |= x[i] != x[i];
+    }
+    return has_nan || top == -minus_infinity ? -1 : place;
+}
+
 } // namespace
 
 const StepKernels step_kernels = {
-    rms,   layer_norm, rope,      rope_pairs, softmax, normalize, add,  multiply,
-    scale, silu,       gelu_tanh, gelu_erf,   relu,    sigmoid,   tanh, silu_multiply,
+    rms,       layer_norm, rope, rope_pairs, softmax, normalize,     add,     multiply, scale,   silu,
+    gelu_tanh, gelu_erf,   relu, sigmoid,    tanh,    silu_multiply, numbers, integers, largest,
 };
 
 } // namespace ovspec::OVSPEC_ISA

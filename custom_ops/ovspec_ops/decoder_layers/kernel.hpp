@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "common/kernel_tables.hpp"
+#include "common/weight_format.hpp"
 
 namespace ovspec {
 
@@ -50,6 +52,17 @@ struct StepKernels {
 
     // y = silu(a) * b
     void (*silu_multiply)(const float* a, const float* b, std::size_t width, float* y);
+
+    // y = numbers of 16 or 32 bits.
+    void (*numbers)(const std::uint8_t* x, WeightFormat format, std::size_t width, float* y);
+
+    // y = (integer - zero point) * scale. Each of `groups` equal parts has a scale f16 and a zero point; x is
+    // exclusive or `sign`.
+    void (*integers)(const std::uint8_t* x, std::uint8_t sign, const std::uint16_t* scales,
+                     const std::uint8_t* zero_points, std::size_t groups, std::size_t width, float* y);
+
+    // Where the largest value stands, the first among equals; -1 where there is NaN, or it is not finite.
+    std::int32_t (*largest)(const float* x, std::size_t width);
 };
 
 OVSPEC_DECLARE_KERNELS(StepKernels, step_kernels)

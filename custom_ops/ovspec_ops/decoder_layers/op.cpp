@@ -4,8 +4,9 @@
 #include <map>
 
 #include "common/parallel.hpp"
+#include "common/step_times.hpp"
 #include "common/tensors.hpp"
-#include "decoder_layers/steps.hpp"
+#include "decoder_layers/draft_steps.hpp"
 
 namespace ovspec {
 namespace {
@@ -26,12 +27,13 @@ ov::Tensor empty_table(const TableOf& table) {
 struct LayersProgram {
     ProgramText text;
     std::vector<Action> actions;
+    DraftInputs draft;
     std::map<std::size_t, const char*> byte_inputs; // and what they hold
     // Tables of a pass that are no outputs. They stay, as making tensors of small tables costs more than
     // their steps.
     mutable Pool<std::vector<ov::Tensor>> tables;
 
-    explicit LayersProgram(const std::string& program) : text(program) {
+    explicit LayersProgram(const std::string& program) : text(program), draft(text) {
         for (const StepText& step : text.steps)
             actions.push_back(action_of(text, step));
         for (const StepText& step : text.steps)
@@ -48,7 +50,7 @@ void DecoderLayers::validate_and_infer_types() {
         attributes_.parsed = std::make_shared<const LayersProgram>(attributes_.program);
     const LayersProgram& program = *attributes_.parsed;
     check_input_count(*this, program.text.inputs.size());
-    ov::Dimension rows;
+    ov::Dimension rows, taken;
     for (const RowsOf& of : program.text.rows)
         if (of.input >= 0) {
             const auto index = static_cast<std::size_t>(of.input);
@@ -58,18 +60,28 @@ void DecoderLayers::validate_and_infer_types() {
             if (shape.rank().is_static() && rows.is_dynamic())
                 rows = shape[0];
         }
+    if (program.text.taken_by >= 0) {
+        const auto& shape = get_input_partial_shape(static_cast<std::size_t>(program.text.taken_by));
+        taken = shape.rank().is_static() ? shape[0] : taken;
+    }
     for (const auto& [input, what] : program.byte_inputs)
         check_input(*this, input, what, ov::element::u8, {-1});
     for (std::size_t i = 0; i < program.text.outputs.size(); i++) {
         const Operand& output = program.text.outputs[i];
         if (output.kind == Operand::table) {
             const TableOf& table = program.text.tables[output.index];
-            const std::vector<ov::Dimension> dims(table.dims.begin(), table.dims.end());
+            std::vector<ov::Dimension> dims(table.dims.begin(), table.dims.end());
+            // The plugin copies outputs whose shapes it does not know beforehand.
+            if (program.draft.drafts && output.index == program.draft.tokens) {
+                const auto& plan = get_input_partial_shape(program.draft.plan);
+                dims = {plan.rank().is_static() ? plan[0] - 1 : ov::Dimension(), taken};
+            }
             set_output_type(i, ov::element::Type(table.type), dims);
             continue;
         }
-        const auto width = static_cast<std::int64_t>(program.text.rows[output.index].width);
-        set_output_type(i, ov::element::f32, ov::PartialShape{rows, width});
+        const RowsOf& of = program.text.rows[output.index];
+        const auto width = static_cast<std::int64_t>(of.width);
+        set_output_type(i, ov::element::f32, ov::PartialShape{of.taken ? taken : rows, width});
     }
 }
 
@@ -86,13 +98,18 @@ void DecoderLayers::compute(ov::TensorVector& outputs, const ov::TensorVector& i
             rows = inputs[index].get_shape()[0];
             known = true;
         }
+    const std::size_t taken =
+        text.taken_by >= 0 ? inputs[static_cast<std::size_t>(text.taken_by)].get_size() : 0;
     for (std::size_t i = 0; i < text.outputs.size(); i++)
-        if (text.outputs[i].kind == Operand::rows)
-            outputs[i].set_shape({rows, text.rows[text.outputs[i].index].width});
+        if (text.outputs[i].kind == Operand::rows) {
+            const RowsOf& of = text.rows[text.outputs[i].index];
+            outputs[i].set_shape({of.taken ? taken : rows, of.width});
+        }
     auto lent = program.tables.lend();
     std::vector<ov::Tensor>& tables = *lent;
     auto memory = Pool<FloatBuffer>::take(); // rows are large, so all operations share theirs
-    float* own = memory->reserve(rows * text.row_floats);
+    const std::size_t most = std::max(rows, taken);
+    float* own = memory->reserve(most * text.row_floats);
     LayersPass pass{rows, std::vector<float*>(text.rows.size()), {}, inputs, {}};
     for (const ov::Tensor& input : inputs)
         pass.spans.push_back({static_cast<const std::uint8_t*>(input.data()), input.get_byte_size()});
@@ -107,11 +124,14 @@ void DecoderLayers::compute(ov::TensorVector& outputs, const ov::TensorVector& i
         pass.at[i] = of.input >= 0
                          ? const_cast<float*>(inputs[static_cast<std::size_t>(of.input)].data<const float>())
                      : of.output >= 0 ? outputs[static_cast<std::size_t>(of.output)].data<float>()
-                                      : own + rows * of.place;
+                                      : own + most * of.place;
     }
     Team::run([&] {
-        for (const Action& action : program.actions)
-            action(pass);
+        for (Runs runs(program.draft, pass); runs.next();)
+            for (std::size_t i = 0; i < program.actions.size(); i++) {
+                const StepTimer timer(text.steps[i].name.c_str());
+                program.actions[i](pass);
+            }
     });
 }
 

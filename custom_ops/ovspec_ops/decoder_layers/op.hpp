@@ -20,6 +20,7 @@ struct DecoderLayersAttributes {
 class DecoderLayers : public Operation<DecoderLayers, DecoderLayersAttributes> {
 public:
     OPENVINO_OP("DecoderLayers", "ovspec");
+    static constexpr const char* step_name = nullptr; // its steps have names
 
     void validate_and_infer_types() override;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;

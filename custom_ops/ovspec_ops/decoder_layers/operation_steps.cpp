@@ -25,12 +25,7 @@ public:
         adapter.set(step_.word(name.c_str()));
     }
     void on_adapter(const std::string& name, ov::ValueAccessor<std::int64_t>& adapter) override {
-        const std::int64_t value = step_.whole(name.c_str());
-        if (name == "kv_heads")
-            check_kv_heads(layers_op, value);
-        if (name == "k_size")
-            check_head_size(layers_op, "k_size", value);
-        adapter.set(value);
+        adapter.set(step_.whole(name.c_str()));
     }
     void on_adapter(const std::string& name, ov::ValueAccessor<double>& adapter) override {
         adapter.set(step_.number(name.c_str()));
@@ -44,6 +39,7 @@ template <class Op> std::shared_ptr<Op> node_of(const StepText& step) {
     const auto node = std::make_shared<Op>();
     Settings settings(step);
     node->attributes().visit(settings);
+    node->check_attributes();
     return node;
 }
 
@@ -81,11 +77,13 @@ Action block_select(const ProgramText& program, const StepText& step) {
     };
 }
 
-// Operands and outputs as tensors, in the order in which the operation has its inputs and outputs.
-template <class Op> Action operation(const ProgramText& program, const StepText& step, std::size_t outputs) {
-    if (step.outputs.size() != outputs)
-        fail(layers_op, "the line '", step.line, "' has ", step.outputs.size(), " outputs, expected ",
-             outputs);
+// Operands and outputs as tensors, in the order in which the operation has its `inputs` and two outputs. Of
+// these, number `rows` has the rows of the operand with this number, and the other one is a table.
+template <class Op>
+Action operation(const ProgramText& program, const StepText& step, std::size_t inputs, std::size_t rows) {
+    const Operands of(program, step, inputs, 2);
+    of.same_width(of.width(rows), of.out_width(rows));
+    of.out_table(1 - rows, "i32");
     const auto node = node_of<Op>(step);
     std::vector<TensorOf> takes, makes;
     for (const Operand& operand : step.operands)
@@ -102,14 +100,6 @@ template <class Op> Action operation(const ProgramText& program, const StepText&
     };
 }
 
-template <class Op>
-Action operation(const ProgramText& program, const StepText& step, std::size_t inputs, std::size_t outputs) {
-    if (step.operands.size() != inputs)
-        fail(layers_op, "the line '", step.line, "' has ", step.operands.size(), " operands, expected ",
-             inputs);
-    return operation<Op>(program, step, outputs);
-}
-
 } // namespace
 
 Action operation_step(const ProgramText& program, const StepText& step) {
@@ -118,11 +108,11 @@ Action operation_step(const ProgramText& program, const StepText& step) {
     if (step.name == "block_select")
         return block_select(program, step);
     if (step.name == "gated_mlp")
-        return operation<GatedMLP>(program, step, 12, 2);
+        return operation<GatedMLP>(program, step, 12, 0);
     if (step.name == "expert_budget")
-        return operation<ExpertBudget>(program, step, 5, 2);
+        return operation<ExpertBudget>(program, step, 5, 1);
     if (step.name == "experts")
-        return operation<SparseMoE>(program, step, step.operands.size() == 15 ? 15 : 12, 2);
+        return operation<SparseMoE>(program, step, step.operands.size() == 15 ? 15 : 12, 0);
     return nullptr;
 }
 

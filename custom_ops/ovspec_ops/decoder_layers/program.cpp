@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "common/fail.hpp"
 
@@ -15,7 +16,8 @@ constexpr std::size_t most_width = std::size_t{1} << 24;
 template <class Number> Number parsed(const std::string& text, const std::string& line) {
     std::istringstream from(text);
     Number value{};
-    if (!(from >> value) || !from.eof())
+    const bool negative = std::is_unsigned_v<Number> && text.find('-') != std::string::npos;
+    if (negative || !(from >> value) || !from.eof())
         fail(op, "'", text, "' in the line '", line, "' is no number");
     return value;
 }
@@ -39,7 +41,12 @@ TableOf declared_table(const std::string& word, const std::string& line) {
     TableOf table{word.substr(0, colon), word.substr(colon + 1, open - colon - 1), {}};
     std::istringstream dims(word.substr(open + 1, word.size() - open - 2));
     for (std::string dim; std::getline(dims, dim, ',');)
-        table.dims.push_back(dim == "?" ? -1 : parsed<std::int64_t>(dim, line));
+        table.dims.push_back(dim == "?" ? -1 : static_cast<std::int64_t>(parsed<std::size_t>(dim, line)));
+    for (const std::int64_t dim : table.dims)
+        if (dim > static_cast<std::int64_t>(most_width) || dim < -1)
+            fail(op, "'", word, "' in the line '", line, "' is larger than ", most_width);
+    if (table.type != "i32")
+        fail(op, "'", word, "' in the line '", line, "' is no table of i32");
     return table;
 }
 
@@ -77,6 +84,7 @@ private:
 
     Operand declare(RowsOf rows, const std::string& line) {
         const Operand made{Operand::rows, program_.rows.size()};
+        rows.taken = program_.taken_by >= 0;
         remember(rows.name, made, line);
         program_.rows.push_back(std::move(rows));
         return made;
@@ -120,6 +128,15 @@ private:
         return {Operand::input, input(word, line)};
     }
 
+    // "table#place"
+    Operand condition(const std::string& word, const std::string& line) const {
+        const std::size_t at = word.find('#');
+        if (at == std::string::npos)
+            fail(op, "if=", word, " in the line '", line, "' is not TABLE#PLACE");
+        return {Operand::entry, input(word.substr(0, at), line),
+                parsed<std::size_t>(word.substr(at + 1), line)};
+    }
+
     void add_step(const std::string& line) {
         const std::size_t equals = line.find(" = ");
         if (equals == std::string::npos)
@@ -136,11 +153,26 @@ private:
             else
                 step.settings[word.substr(0, at)] = word.substr(at + 1);
         }
+        if (step.name == "take")
+            take(step);
+        for (const Operand& from : step.operands)
+            if (from.kind == Operand::rows && program_.taken_by >= 0 && !program_.rows[from.index].taken &&
+                step.name != "take")
+                fail(op, "the line '", line, "' reads '", program_.rows[from.index].name,
+                     "', rows of which `take` has left some out");
+        if (step.settings.count("if"))
+            step.condition = condition(step.word("if"), line);
         while (left >> word)
             step.outputs.push_back(word.find('[') == std::string::npos
                                        ? declare(declared(word, line), line)
                                        : declare(declared_table(word, line), line));
         program_.steps.push_back(std::move(step));
+    }
+
+    void take(const StepText& step) {
+        if (program_.taken_by >= 0 || step.operands.size() != 2 || step.operands[1].kind != Operand::input)
+            fail(op, "the line '", step.line, "' is a second one, or not OUTPUT = take ROWS INPUT");
+        program_.taken_by = static_cast<int>(step.operands[1].index);
     }
 
     ProgramText& program_;
@@ -151,6 +183,14 @@ private:
 
 std::int64_t StepText::whole(const char* setting) const {
     return parsed<std::int64_t>(word(setting), line);
+}
+
+std::vector<std::int64_t> StepText::wholes(const char* setting) const {
+    std::vector<std::int64_t> found;
+    std::istringstream numbers(word(setting));
+    for (std::string number; std::getline(numbers, number, ',');)
+        found.push_back(parsed<std::int64_t>(number, line));
+    return found;
 }
 
 float StepText::number(const char* setting) const {
@@ -185,6 +225,12 @@ ProgramText::ProgramText(const std::string& text) {
         output = static_cast<int>(i);
     }
     place_rows();
+}
+
+const StepText* ProgramText::step(const char* name) const {
+    const auto named = [&](const StepText& step) { return step.name == name; };
+    const auto found = std::find_if(steps.begin(), steps.end(), named);
+    return found == steps.end() ? nullptr : &*found;
 }
 
 // Rows that nobody reads any more leave their place to later ones.

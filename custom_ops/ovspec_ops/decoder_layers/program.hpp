@@ -16,6 +16,7 @@ struct RowsOf {
     std::size_t place = 0; // first column in the memory of rows that are neither input nor output
     int input = -1;        // input of the operation that holds them
     int output = -1;       // output of the operation that holds them
+    bool taken = false;    // as many as `take` chooses, not all of the pass
 };
 
 // What a step makes that is no rows f32: a tensor of its own type and shape. A step writes it once.
@@ -39,9 +40,11 @@ struct StepText {
     std::vector<Operand> operands;
     std::vector<Operand> outputs; // rows and tables
     std::map<std::string, std::string> settings;
+    Operand condition{Operand::nothing}; // of the setting `if`: an entry of an input, as that of a table
 
     // Throws where the step has no such setting, or it is no number.
     std::int64_t whole(const char* setting) const;
+    std::vector<std::int64_t> wholes(const char* setting) const; // one after the other, with commas
     float number(const char* setting) const;
     const std::string& word(const char* setting) const;
 };
@@ -53,6 +56,10 @@ struct ProgramText {
     std::vector<Operand> outputs;    // rows and tables
     std::vector<StepText> steps;
     std::size_t row_floats = 0; // memory of rows, per row of the pass
+    int taken_by = -1;          // input that says which rows `take` chooses
+
+    // The step of a name; null where there is none.
+    const StepText* step(const char* name) const;
 
     // Throws std::invalid_argument with the line that is wrong.
     explicit ProgramText(const std::string& text);

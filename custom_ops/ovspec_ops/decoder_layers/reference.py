@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 
 from ovspec_ops.block_select.reference import block_select
 from ovspec_ops.cache_write.reference import cache_write
+from ovspec_ops.decoder_layers.draft_reference import choose, embedding, runs, take
 from ovspec_ops.gated_mlp.reference import activate, gated_mlp
 from ovspec_ops.gated_mlp.reference import dequantise as dequantise_mlp
 from ovspec_ops.key_summary.reference import key_summary
 from ovspec_ops.linear.layout import packed_shape
-from ovspec_ops.linear.reference import linear
+from ovspec_ops.linear.reference import adapted, linear
 from ovspec_ops.moe.reference import dequantise as dequantise_experts
 from ovspec_ops.moe.reference import expert_budget, sparse_moe
 from ovspec_ops.verify_attention.reference import softmax, verify_attention
@@ -41,12 +43,17 @@ def rms(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[A
 
 def products(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
     """Linear: the panels of all outputs lie one behind the other."""
-    x, data = operands
+    x, data, *adapters = operands
     fmt, groups = settings["format"], int(settings["groups"])
     shapes = [packed_shape(width, x.shape[1], groups, fmt) for width in widths]
     panels, size = sum(count for count, _ in shapes), shapes[0][1]
     packed = data[: panels * size].reshape(panels, size)
-    return list(linear(x.astype(np.float32), packed, widths, fmt, groups))
+    found = linear(x.astype(np.float32), packed, widths, fmt, groups)
+    if not adapters:
+        return list(found)
+    of_rows: Any = adapters[0]  # in place of a table of addresses the products of each row
+    layers = [int(layer) for layer in settings["adapter_layers"].split(",")]
+    return list(adapted(x.astype(np.float32), found, of_rows, layers))
 
 
 def layer_norm(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
@@ -257,6 +264,10 @@ STEPS: dict[str, StepOf] = {
     "experts": experts,
     "slice": cut,
     "concat": concat,
+    "embedding": embedding,
+    "take": take,
+    "choose": choose,
+    "either": lambda operands, settings, widths: [operands[0]],
 }
 
 
@@ -266,25 +277,54 @@ def decoder_layers(program: str, inputs: Sequence[Any]) -> list[Array]:
     Args:
         inputs: in the order of the program; in place of a table of addresses a list of caches.
     """
-    version, *lines = program.splitlines()
-    assert version == VERSION
-    known: dict[str, Any] = {}
-    for line in lines:
+    version, head, *steps, tail = program.splitlines()
+    assert version == VERSION and head.startswith("input ") and tail.startswith("output ")
+    words = [word.partition(":") for word in head.split()[1:]]
+    given = {name: array for (name, _, _), array in zip(words, inputs, strict=True)}
+    rows = [name for name, colon, _ in words if colon]
+    known = runs(given, steps, rows, lambda own: _run(own, steps))
+    return [known[name] for name in tail.split()[1:]]
+
+
+def _run(given: Mapping[str, Any], steps: Sequence[str]) -> dict[str, Any]:
+    """The inputs, and what the steps make of them."""
+    known = dict(given)
+    for line in steps:
         left, _, right = line.partition(" = ")
-        if line.startswith("input "):
-            known = {
-                word.partition(":")[0]: array for word, array in zip(line.split()[1:], inputs, strict=True)
-            }
-        elif line.startswith("output "):
-            return [known[name] for name in line.split()[1:]]
-        else:
-            name, *words = right.split()
-            settings = dict(word.split("=") for word in words if "=" in word)
-            operands = [_operand(known, word) for word in words if "=" not in word]
-            outputs = [word.split(":") for word in left.split()]
-            found = STEPS[name](operands, settings, [0 if "[" in form else int(form) for _, form in outputs])
-            known |= {rows: array for (rows, _), array in zip(outputs, found, strict=True)}
-    raise AssertionError("the program has no line of outputs")
+        name, *words = right.split()
+        settings = dict(word.split("=") for word in words if "=" in word)
+        operands = [_operand(known, word) for word in words if "=" not in word]
+        outputs = [word.split(":") for word in left.split()]
+        forms = [form for _, form in outputs]
+        widths = [0 if "[" in form else int(form) for form in forms]
+        is_computed = "if" not in settings or _number(known, settings["if"]) != 0
+        compute = STEPS[name] if is_computed else partial(leave_out, name, forms)
+        found = compute(operands, settings, widths)
+        known |= {rows: array for (rows, _), array in zip(outputs, found, strict=True)}
+    return known
+
+
+def leave_out(
+    name: str, forms: Sequence[str], operands: Sequence[Array], settings: Settings, widths: Widths
+) -> list[Array]:
+    """What a step is that its setting `if` leaves out: rows are not written, tables say that nothing is read.
+
+    `forms`: of its outputs.
+    """
+    if name == "either":
+        return [operands[1]]
+    if name == "block_select":
+        *others, budgets, coverage = operands
+        return choose_blocks([*others, np.full_like(budgets, -1), coverage], settings, widths)
+    rows = [np.full((len(operands[0]), width), np.nan) for width in widths]
+    dims = [re.findall(r"[0-9]+|\?", form.partition("[")[2]) for form in forms]
+    tables = [np.zeros([0 if d == "?" else int(d) for d in of], np.int32) for of in dims]
+    return [table if "[" in form else x for form, x, table in zip(forms, rows, tables, strict=True)]
+
+
+def _number(known: Mapping[str, Any], word: str) -> int:
+    table, _, place = word.partition("#")
+    return int(known[table][int(place)])
 
 
 def _operand(known: Mapping[str, Any], word: str) -> Array:

@@ -151,7 +151,7 @@ Action concat(const ProgramText& program, const StepText& step) {
     std::vector<From> froms;
     std::size_t size = 0;
     for (std::size_t i = 0; i < step.operands.size(); i++) {
-        if (parts == 0 || of.width(i) % parts != 0)
+        if (parts == 0 || of.width(i) < parts || of.width(i) % parts != 0)
             fail(layers_op, "the line '", step.line, "' has ", parts, " parts of rows of ", of.width(i));
         froms.push_back({of.rows(i), of.width(i) / parts});
         size += froms.back().size;

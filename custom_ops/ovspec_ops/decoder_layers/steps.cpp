@@ -4,6 +4,7 @@
 
 #include "cache_write/op.hpp"
 #include "common/tensors.hpp"
+#include "decoder_layers/draft_steps.hpp"
 #include "decoder_layers/operation_steps.hpp"
 #include "decoder_layers/row_steps.hpp"
 #include "decoder_layers/step_operands.hpp"
@@ -15,7 +16,8 @@ namespace ovspec {
 namespace {
 
 Action linear(const ProgramText& program, const StepText& step) {
-    const Operands of(program, step, 2, 0);
+    const bool adapts = step.operands.size() == 3;
+    const Operands of(program, step, adapts ? 3 : 2, 0);
     const std::size_t x = of.rows(0);
     Linear node;
     LinearAttributes& a = node.attributes();
@@ -29,14 +31,25 @@ Action linear(const ProgramText& program, const StepText& step) {
     }
     const LinearWeights described = node.describe(of.width(0));
     const WeightsOf weights = of.weights(1, node.panels() * described.panel_bytes());
-    const auto sizes = a.sizes;
+    if (adapts)
+        a.adapter_layers = step.wholes("adapter_layers");
+    node.check_adapter_layers();
+    const std::size_t adapters = adapts ? of.input(2) : 0;
+    const auto sizes = a.sizes, layers = a.adapter_layers;
     return [=](const LayersPass& pass) {
         LinearWeights w = described;
         w.data = weights.in(pass);
         LinearOutput targets[most_outputs];
         for (std::size_t i = 0; i < outputs.size(); i++)
             targets[i] = {pass.at[outputs[i]], static_cast<std::size_t>(sizes[i])};
-        run_linear(w, pass.at[x], pass.rows, targets, outputs.size());
+        if (!adapts)
+            return run_linear(w, pass.at[x], pass.rows, targets, outputs.size());
+        const LayersPass::Span& tables = pass.spans[adapters];
+        if (tables.size != pass.rows * sizeof(std::uint64_t))
+            fail(layers_op, "input ", adapters, " holds adapters of ", tables.size / sizeof(std::uint64_t),
+                 " rows, expected ", pass.rows);
+        const PassAdapters of_pass{tables.data, layers.data()};
+        run_linear(w, pass.at[x], pass.rows, targets, outputs.size(), &of_pass);
     };
 }
 
@@ -68,8 +81,9 @@ Action attention(const ProgramText& program, const StepText& step) {
     const CacheOf keys = of.cache(1, "k_size"), values = of.cache(2, "v_size");
     of.same_width(of.out_width(0), width / keys.size * values.size);
     const auto node = std::make_shared<VerifyAttention>();
-    node->attributes().sliding_window = step.whole("sliding_window");
-    node->attributes().scale = step.number("scale");
+    node->attributes() = {step.whole("kv_heads"), step.whole("k_size"), step.whole("v_size"),
+                          step.number("scale"), step.whole("sliding_window")};
+    node->check_attributes();
     return [=](const LayersPass& pass) {
         AttentionCall call{};
         call.rows = pass.rows;
@@ -115,9 +129,32 @@ Action stack(const ProgramText& program, const StepText& step) {
     };
 }
 
-} // namespace
+// Rows of the first operand. A pass that leaves the step out gets those of the second: see `left_out`.
+Action either(const ProgramText& program, const StepText& step, std::size_t which) {
+    const Operands of(program, step, 2, 1);
+    step.word("if");
+    const std::size_t y = of.out(0), width = of.out_width(0);
+    of.same_width(of.width(0), width);
+    of.same_width(of.width(1), width);
+    const std::size_t x = of.rows(which);
+    return [=](const LayersPass& pass) { std::copy_n(pass.at[x], pass.rows * width, pass.at[y]); };
+}
 
-Action action_of(const ProgramText& program, const StepText& step) {
+// What a step does in a pass that leaves it out: it computes no rows, and its tables say so.
+Action left_out(const ProgramText& program, const StepText& step, const Action& action) {
+    if (step.name == "either")
+        return either(program, step, 1);
+    const auto is_table = [](const Operand& output) { return output.kind == Operand::table; };
+    if (std::none_of(step.outputs.begin(), step.outputs.end(), is_table))
+        return [](const LayersPass&) {};
+    return [=](const LayersPass& pass) {
+        LayersPass none = pass;
+        none.rows = 0;
+        action(none);
+    };
+}
+
+Action known_action(const ProgramText& program, const StepText& step) {
     if (step.name == "linear")
         return linear(program, step);
     if (step.name == "cache_write")
@@ -126,11 +163,32 @@ Action action_of(const ProgramText& program, const StepText& step) {
         return attention(program, step);
     if (step.name == "stack")
         return stack(program, step);
+    if (step.name == "either")
+        return either(program, step, 0);
     if (Action found = row_step(program, step))
         return found;
     if (Action found = operation_step(program, step))
         return found;
+    if (Action found = draft_step(program, step))
+        return found;
     fail(layers_op, "step '", step.name, "' of the line '", step.line, "' is not known; update ovspec");
+}
+
+} // namespace
+
+Action action_of(const ProgramText& program, const StepText& step) {
+    const Action action = known_action(program, step);
+    if (!step.settings.count("if"))
+        return action;
+    const std::size_t input = step.condition.index, place = step.condition.first;
+    const Action none = left_out(program, step, action);
+    return [=](LayersPass& pass) {
+        const ov::Tensor& table = pass.inputs[input];
+        if (table.get_element_type() != ov::element::i32 || table.get_size() <= place)
+            fail(layers_op, "input ", input, " has ", table.get_size(), " values of type ",
+                 table.get_element_type(), ", expected more than ", place, " of type i32");
+        (table.data<const std::int32_t>()[place] ? action : none)(pass);
+    };
 }
 
 } // namespace ovspec

@@ -11,21 +11,23 @@
 
 namespace ovspec {
 
-// One pass of rows through the steps.
+// One pass of rows through the steps. A program that drafts runs once for each of its tokens; what it has
+// then is that of one run.
 struct LayersPass {
     struct Span {
         const std::uint8_t* data;
         std::size_t size;
     };
 
-    std::size_t rows;
+    std::size_t rows;                // those that `take` has chosen, behind it
     std::vector<float*> at;          // of every RowsOf; `[rows, width]`
     std::vector<ov::Tensor*> tables; // of every TableOf
-    const ov::TensorVector& inputs;
+    ov::TensorVector inputs;
     std::vector<Span> spans; // of `inputs`: asking a tensor for them takes as long as a small step
+    std::size_t run = 0;     // runs before this one
 };
 
-using Action = std::function<void(const LayersPass&)>;
+using Action = std::function<void(LayersPass&)>;
 
 // Throws std::invalid_argument where a step is not known, or its line does not fit it.
 Action action_of(const ProgramText& program, const StepText& step);

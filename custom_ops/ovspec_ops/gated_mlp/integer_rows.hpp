@@ -12,7 +12,6 @@ namespace ovspec::OVSPEC_ISA::integer_rows {
 constexpr std::size_t width = 64;           // weights of a vector in memory: one or two of ours
 constexpr std::size_t parts = 16 / lanes;   // of ours in one of memory
 constexpr std::size_t part = width / parts; // bytes
-constexpr std::size_t header = 64;          // Header
 constexpr std::size_t staged = 16 * width;  // values that are split at once
 
 // Rows and channels of a tile: as many sums as the registers hold.
@@ -20,10 +19,7 @@ constexpr std::size_t tile_rows = lanes == 16 ? 4 : 2, tile_channels = 3;
 
 // A packed row: Header, per chunk the sums of its integers by lane, f32 `[16]`, then per vector of weights
 // the high and the low digits that it is multiplied with.
-struct Header {
-    float unit;
-    float sum; // of all integers
-};
+using digits16::head_of, digits16::header, digits16::Header;
 
 OVSPEC_INLINE RowSize size_of(const ChannelMatrix& m) {
     if (m.format == WeightFormat::u4)
@@ -93,10 +89,6 @@ OVSPEC_INLINE void pack(const ChannelMatrix& m, const float* values, std::uint8_
         }
     }
     __builtin_memcpy(packed, &head, sizeof(head));
-}
-
-OVSPEC_INLINE Header head_of(const std::uint8_t* packed) {
-    return load_as<Header>(packed);
 }
 
 // Sums of `count` vectors. Each is summed in the same order, whatever `count` is.

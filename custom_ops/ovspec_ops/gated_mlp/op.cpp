@@ -86,12 +86,16 @@ float limit_of(const ov::Tensor& tensor, std::size_t layer, std::size_t channels
 
 } // namespace
 
-void GatedMLP::validate_and_infer_types() {
+void GatedMLP::check_attributes() const {
     parse_activation(attributes_.activation);
-    const Formats formats(attributes_.gate_format, attributes_.up_format, attributes_.down_format);
     check_at_least(name, "layer", attributes_.layer, 0);
     if (attributes_.row_bits != 16 && attributes_.row_bits != 8)
         fail(name, "attribute row_bits is ", attributes_.row_bits, ", expected 16 or 8");
+}
+
+void GatedMLP::validate_and_infer_types() {
+    check_attributes();
+    const Formats formats(attributes_.gate_format, attributes_.up_format, attributes_.down_format);
     if (get_input_size() == input_count + 1)
         fail(name, "got the order of channels that older versions of ovspec had as an input; export the "
                    "model again");

@@ -28,8 +28,10 @@ struct GatedMLPAttributes {
 class GatedMLP : public Operation<GatedMLP, GatedMLPAttributes> {
 public:
     OPENVINO_OP("GatedMLP", "ovspec");
+    static constexpr const char* step_name = "gated_mlp";
 
     void validate_and_infer_types() override;
+    void check_attributes() const;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
 };
 

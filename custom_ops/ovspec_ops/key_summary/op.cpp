@@ -27,9 +27,13 @@ struct WrittenBlock {
 
 } // namespace
 
-void KeySummary::validate_and_infer_types() {
+void KeySummary::check_attributes() const {
     check_kv_heads(name, attributes_.kv_heads);
     check_head_size(name, "k_size", attributes_.k_size);
+}
+
+void KeySummary::validate_and_infer_types() {
+    check_attributes();
     check_input_count(*this, input_count);
     check_cache_input(*this, key_cache, "key_cache", attributes_.kv_heads, attributes_.k_size);
     check_input(*this, attention, "attention", ov::element::f32, {-1, -1});

@@ -27,8 +27,10 @@ struct SummaryCall {
 class KeySummary : public Operation<KeySummary, KeySummaryAttributes> {
 public:
     OPENVINO_OP("KeySummary", "ovspec");
+    static constexpr const char* step_name = "key_summary";
 
     void validate_and_infer_types() override;
+    void check_attributes() const;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
     void summarise(const SummaryCall& call) const;
 };

@@ -1,6 +1,7 @@
 #include "linear/kernel.hpp"
 
 #include "common/simd.hpp"
+#include "linear/low_rank.hpp"
 #include "linear/number_path.hpp"
 #ifdef OVSPEC_DOT
 #include "linear/digit_rows.hpp"
@@ -112,8 +113,19 @@ void product(const LinearWeights& weights, std::size_t first, std::size_t count,
     number_path::product(weights, first, count, packed, rows, targets, scratch);
 }
 
+void low_rank_down(const LowRank& of, const float* x, std::size_t inputs, std::size_t rows, float* values,
+                   std::size_t stride) {
+    low_rank::down(of, x, inputs, rows, values, stride);
+}
+
+void low_rank_up(const float* values, std::size_t stride, const float* b, std::size_t rank, std::size_t rows,
+                 std::size_t width, float* y, std::size_t y_stride) {
+    low_rank::up(values, stride, b, rank, rows, width, y, y_stride);
+}
+
 } // namespace
 
-const LinearKernels linear_kernels = {blocks, packed_bytes, pack, scratch_floats, product};
+const LinearKernels linear_kernels = {blocks,  packed_bytes,  pack,       scratch_floats,
+                                      product, low_rank_down, low_rank_up};
 
 } // namespace ovspec::OVSPEC_ISA

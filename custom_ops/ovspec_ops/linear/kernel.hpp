@@ -7,6 +7,7 @@
 #include "common/inline.hpp"
 #include "common/kernel_tables.hpp"
 #include "common/weight_format.hpp"
+#include "linear/adapters.hpp"
 
 namespace ovspec {
 
@@ -102,6 +103,15 @@ struct LinearKernels {
     // each of them.
     void (*product)(const LinearWeights& weights, std::size_t first, std::size_t count,
                     const std::uint8_t* packed, std::size_t rows, const PanelTarget* targets, float* scratch);
+
+    // values[r * stride + i] = scale * (A x)[i] for `rows` rows x `[rows, inputs]`.
+    void (*low_rank_down)(const LowRank& of, const float* x, std::size_t inputs, std::size_t rows,
+                          float* values, std::size_t stride);
+
+    // y[r * y_stride + n] += B values[r * stride ..], for the first `width` neurons n of a panel b `[rank,
+    // panel_width]`.
+    void (*low_rank_up)(const float* values, std::size_t stride, const float* b, std::size_t rank,
+                        std::size_t rows, std::size_t width, float* y, std::size_t y_stride);
 };
 
 OVSPEC_DECLARE_KERNELS(LinearKernels, linear_kernels)

@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* name = "Linear";
 
-enum Input : std::size_t { hidden, weights, input_count };
+enum Input : std::size_t { hidden, weights, adapters };
 
 // Throws if rows can't be rounded to this many bits for weights of this format.
 void check_row_bits(WeightFormat format, std::int64_t bits) {
@@ -61,9 +61,20 @@ std::size_t Linear::panels() const {
     return count;
 }
 
+void Linear::check_adapter_layers() const {
+    const std::size_t layers = attributes_.adapter_layers.size(), outputs = attributes_.sizes.size();
+    if (layers != 0 && layers != outputs)
+        fail(name, "attribute adapter_layers holds ", layers, " numbers, expected one of each of the ",
+             outputs, " outputs, or none");
+}
+
 void Linear::validate_and_infer_types() {
     const auto& sizes = attributes_.sizes;
-    check_input_count(*this, input_count);
+    const bool adapts = !attributes_.adapter_layers.empty();
+    check_adapter_layers();
+    check_input_count(*this, adapts ? 3 : 2);
+    if (adapts)
+        check_input(*this, adapters, "adapters", ov::element::u8, {-1, 8});
     check_hidden_input(*this);
     ov::PartialShape shape = get_input_partial_shape(hidden);
     const auto rows = static_cast<std::int64_t>(panels());
@@ -97,7 +108,15 @@ void Linear::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) 
     }
     if (rows == 0) // of a layer that the pass leaves out
         return;
-    run_linear(w, inputs[hidden].data<const float>(), rows, targets, sizes.size());
+    const auto& layers = attributes_.adapter_layers;
+    PassAdapters of{nullptr, layers.data()};
+    if (!layers.empty()) {
+        check_tensor(name, inputs, adapters, "adapters", ov::element::u8,
+                     {static_cast<std::int64_t>(rows), 8});
+        of.tables = inputs[adapters].data<const std::uint8_t>();
+    }
+    run_linear(w, inputs[hidden].data<const float>(), rows, targets, sizes.size(),
+               layers.empty() ? nullptr : &of);
 }
 
 } // namespace ovspec

@@ -22,6 +22,32 @@ def rounded_rows(rows: NDArray[np.float64], groups: int) -> NDArray[np.float64]:
     return result
 
 
+Products = Sequence[tuple[NDArray[Any], NDArray[Any], float]]
+"""A `[rank, inputs]`, B `[outputs, rank]` and scale of what adapters add to a layer."""
+
+
+def adapted(
+    hidden: NDArray[np.float32],
+    outputs: Sequence[NDArray[np.float64]],
+    adapters: Sequence[Sequence[Products] | None],
+    layers: Sequence[int],
+) -> list[NDArray[np.float64]]:
+    """Outputs of Linear with what adapters add, scale * B (A x) of rows that are not rounded.
+
+    Args:
+        hidden: `[rows, inputs]`.
+        adapters: of each row the products of each layer; `None`: it has none.
+        layers: of each output its layer; below 0: it has none.
+    """
+    found = [output.copy() for output in outputs]
+    for row, of_row in enumerate(adapters):
+        for output, layer in zip(found, layers, strict=True):
+            for a, b, scale in of_row[layer] if of_row is not None and layer >= 0 else ():
+                x = hidden[row].astype(np.float64)
+                output[row] += scale * (b.astype(np.float64) @ (a.astype(np.float64) @ x))
+    return found
+
+
 def linear(
     hidden: NDArray[np.float32],
     packed: NDArray[np.uint8],

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "linear/adapters.hpp"
 #include "linear/kernel.hpp"
 
 namespace ovspec {
@@ -15,8 +16,8 @@ struct LinearOutput {
 
 constexpr std::size_t most_outputs = 16;
 
-// x `[rows, weights.inputs]` times the panels of `count` outputs, in their order.
+// x `[rows, weights.inputs]` times the panels of `count` outputs, in their order, and what `adapters` add.
 void run_linear(const LinearWeights& weights, const float* x, std::size_t rows, const LinearOutput* outputs,
-                std::size_t count);
+                std::size_t count, const PassAdapters* adapters = nullptr);
 
 } // namespace ovspec

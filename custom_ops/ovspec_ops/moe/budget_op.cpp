@@ -54,10 +54,14 @@ void find_limited(const ov::TensorVector& inputs, std::size_t rows, std::vector<
 
 } // namespace
 
-void ExpertBudget::validate_and_infer_types() {
+void ExpertBudget::check_attributes() const {
     if (attributes_.experts < 1 || attributes_.experts > most_experts)
         fail(name, "attribute experts is ", attributes_.experts, ", expected 1 to ", most_experts);
     check_at_least(name, "layer", attributes_.layer, 0);
+}
+
+void ExpertBudget::validate_and_infer_types() {
+    check_attributes();
     check_input_count(*this, input_count);
     check_input(*this, indices, "indices", ov::element::i32, {-1, -1});
     check_input(*this, weights, "weights", ov::element::f32, {-1, -1});

@@ -18,8 +18,10 @@ struct ExpertBudgetAttributes {
 class ExpertBudget : public Operation<ExpertBudget, ExpertBudgetAttributes> {
 public:
     OPENVINO_OP("ExpertBudget", "ovspec");
+    static constexpr const char* step_name = "expert_budget";
 
     void validate_and_infer_types() override;
+    void check_attributes() const;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
 };
 

@@ -10,16 +10,12 @@
 namespace ovspec::OVSPEC_ISA::digits {
 
 constexpr std::size_t width = 4 * lanes; // bytes of a vector
-constexpr std::size_t header = 64;       // bytes before the digits: Header
 
 // A packed row: Header, then for each vector of weights the digits that it is multiplied with, and for u4 the
 // sums of every 8 values.
 //   u8, a vector of values: high digits, low digits
 //   u4, two vectors of values: high digits of the even values, of the odd ones, then both low digits
-struct Header {
-    float scale;
-    float sum; // of the integers
-};
+using digits16::head_of, digits16::header, digits16::Header;
 
 OVSPEC_INLINE std::size_t chunk_of(WeightFormat format) {
     return format == WeightFormat::u4 ? 2 * width : width;
@@ -79,10 +75,6 @@ OVSPEC_INLINE void pack(WeightFormat format, const float* values, std::size_t in
     __builtin_memcpy(packed, &head, sizeof(head));
 }
 
-OVSPEC_INLINE Header head_of(const std::uint8_t* packed) {
-    return load_as<Header>(packed);
-}
-
 // As dequantised::tile, for u8. Not inlined: the compiler would have more values to keep in
 // registers and spill the sums.
 template <std::size_t N, std::size_t R>
@@ -111,7 +103,7 @@ __attribute__((noinline)) void tile_u8(const ExpertMatrix& matrix, std::size_t n
     for (std::size_t r = 0; r < R; r++) {
         const Header head = head_of(rows[r]);
         const Vec dot = load_part<Vec>(dots + r * N, N);
-        store_part(dots + r * N, fused(-zero_point, splat(head.sum), dot) * (scale * head.scale), N);
+        store_part(dots + r * N, fused(-zero_point, splat(head.sum), dot) * (scale * head.unit), N);
     }
 }
 
@@ -175,7 +167,7 @@ __attribute__((noinline)) void tile_u4(const ExpertMatrix& matrix, std::size_t n
     dequantised::sum_tile<N, R>(acc, dots);
     for (std::size_t r = 0; r < R; r++)
         for (std::size_t n = 0; n < N; n++)
-            dots[r * N + n] *= head_of(rows[r]).scale;
+            dots[r * N + n] *= head_of(rows[r]).unit;
 }
 
 } // namespace ovspec::OVSPEC_ISA::digits

@@ -257,12 +257,16 @@ struct Round {
 
 } // namespace
 
-void SparseMoE::validate_and_infer_types() {
-    check_input_count(*this, get_input_size() > without_biases ? with_biases : without_biases);
+void SparseMoE::check_attributes() const {
     if (!(attributes_.limit >= 0.0))
         fail(name, "attribute limit is ", attributes_.limit, ", expected 0 or more");
     if (!std::isfinite(attributes_.alpha))
         fail(name, "attribute alpha is ", attributes_.alpha, ", expected a finite number");
+}
+
+void SparseMoE::validate_and_infer_types() {
+    check_attributes();
+    check_input_count(*this, get_input_size() > without_biases ? with_biases : without_biases);
     check_input(*this, hidden, "hidden", ov::element::f32, {-1, -1});
     check_input(*this, indices, "indices", ov::element::i32, {-1, -1});
     check_input(*this, weights, "weights", ov::element::f32, {-1, -1});

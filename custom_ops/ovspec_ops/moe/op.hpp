@@ -18,8 +18,10 @@ struct SparseMoEAttributes {
 class SparseMoE : public Operation<SparseMoE, SparseMoEAttributes> {
 public:
     OPENVINO_OP("SparseMoE", "ovspec");
+    static constexpr const char* step_name = "experts";
 
     void validate_and_infer_types() override;
+    void check_attributes() const;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
 };
 

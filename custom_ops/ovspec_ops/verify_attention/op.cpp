@@ -156,7 +156,7 @@ void run(Workspace& workspace, const VerifyCall& call, const VerifyKernels& kern
 
 } // namespace
 
-void VerifyAttention::validate_and_infer_types() {
+void VerifyAttention::check_attributes() const {
     check_kv_heads(name, attributes_.kv_heads);
     check_head_size(name, "k_size", attributes_.k_size);
     check_head_size(name, "v_size", attributes_.v_size);
@@ -166,6 +166,10 @@ void VerifyAttention::validate_and_infer_types() {
         attributes_.sliding_window > std::numeric_limits<std::int32_t>::max())
         fail(name, "attribute sliding_window is ", attributes_.sliding_window,
              ", expected 0 (none) or a length");
+}
+
+void VerifyAttention::validate_and_infer_types() {
+    check_attributes();
     if (get_input_size() != least_inputs && get_input_size() != most_inputs)
         fail(name, "got ", get_input_size(), " inputs, expected 5 or 8");
     check_input(*this, query, "query", ov::element::f32, {-1, -1});

@@ -38,8 +38,10 @@ struct AttentionCall {
 class VerifyAttention : public Operation<VerifyAttention, VerifyAttentionAttributes> {
 public:
     OPENVINO_OP("VerifyAttention", "ovspec");
+    static constexpr const char* step_name = "attention";
 
     void validate_and_infer_types() override;
+    void check_attributes() const;
     void compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const;
     void attend(const AttentionCall& call) const;
 };

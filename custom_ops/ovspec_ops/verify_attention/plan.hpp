@@ -11,14 +11,16 @@
 
 namespace ovspec {
 
-// Inputs 8 and 9: entries of KV head h for sequence s start at blocks[h * columns + first column of s].
+// `selected_blocks` and `selected_counts`: entries of KV head h for sequence s start at blocks[h * columns +
+// first column of s].
 struct Selection {
     const std::int32_t* blocks; // `[kv_heads, columns]`
     const std::int32_t* counts; // `[kv_heads, sequences]`, -1: dense; null: every head is dense
     std::size_t columns;
 };
 
-// Input 11: the row that each row follows, counted within its sequence, -1 for the past; null: a chain.
+// Of `verify_tables`: the row that each row follows, counted within its sequence, -1 for the past; null: a
+// chain.
 using Parents = const std::int32_t*;
 
 struct VerifyPlan {

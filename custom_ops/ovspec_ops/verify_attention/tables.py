@@ -44,6 +44,11 @@ def pack_tables(
     )
 
 
+def pack_chain(rows: int, past: int, blocks: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The tables of one sequence of rows that follow each other, which most passes have."""
+    return np.concatenate([np.array([1, 0, 0, rows, past, 0, len(blocks)], np.int32), blocks])
+
+
 def unpack_tables(tables: NDArray[np.int32]) -> list[NDArray[np.int32]]:
     """What `pack_tables` packed: `subsequence_begins`, `verify_past_lens`, `verify_block_indices_begins`,
     `verify_parents` and `verify_block_indices`.

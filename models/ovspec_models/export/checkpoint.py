@@ -10,7 +10,7 @@ from typing import Any
 
 from ovspec_models.export.reasons import first_line, packages_to_install, reason
 from ovspec_models.folder.json_file import read_json
-from ovspec_models.folder.model_info import is_checkpoint, refuse_gguf
+from ovspec_models.folder.model_info import is_checkpoint, refuse_gguf, shape_of
 from ovspec_models.folder.shown import cut
 from ovspec_models.folder.tokenizer_check import compare_vocabularies
 
@@ -64,6 +64,8 @@ class Checkpoint:
         vocab_size = getattr(text, "vocab_size", None)
         if not isinstance(vocab_size, int):
             raise ValueError(f"{argument} '{location}' has no vocab_size; give a text generation model")
+        # As the exported folder is read: what would be refused behind an export of minutes is refused here.
+        shape_of(config.to_dict(), Path(location) / "config.json")
         token_of_id = {index: token for token, index in tokenizer.get_vocab().items()}
         name = Path(location).resolve().name if is_local else location
         kind = str(getattr(text, "model_type", ""))

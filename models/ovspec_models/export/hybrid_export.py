@@ -1,7 +1,7 @@
 """Models whose layers keep states beside keys and values, for optimum-intel with newer transformers.
 
-optimum-intel 2.1 wraps the cache classes that transformers had for Qwen3.5 until 5.2 and for LFM2 until 5.4.
-Where they are gone, a class takes their place that says which layer is what.
+optimum-intel 2.1 wraps the cache classes that transformers had for Qwen3.5 until 5.2, for Granite 4 until 5.3
+and for LFM2 until 5.4. Where they are gone, a class takes their place that says which layer is what.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
+from ovspec_models.export.granite_hybrid import scanned
 from ovspec_models.folder.private_names import misfit
 
 _CONFIGS = "optimum.exporters.openvino.model_configs"
+_ATTENTION = ("full_attention", "attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,14 @@ class _Hybrid:
         module: its folder and file in transformers.
         cache: the class that is gone from that file.
         config: its class in optimum-intel.
-        model: the class that masks layers of linear attention; empty where none does.
+        masks: the method that masks layers that keep a state; empty where there is none.
         experts: the class whose experts were a list and are tensors now; empty where none is.
     """
 
     module: str
     cache: str
     config: str
-    model: str = ""
+    masks: str = ""
     experts: str = ""
 
     @property
@@ -44,14 +46,23 @@ class _Hybrid:
 _LFM2 = _Hybrid("lfm2", "Lfm2HybridConvCache", "LFM2OpenVINOConfig")
 _HYBRIDS = {
     "qwen3_5_text": _Hybrid(
-        "qwen3_5", "Qwen3_5DynamicCache", "Qwen3_5TextOpenVINOConfig", "Qwen3_5TextModel"
+        "qwen3_5",
+        "Qwen3_5DynamicCache",
+        "Qwen3_5TextOpenVINOConfig",
+        "Qwen3_5TextModel._update_linear_attn_mask",
     ),
     "qwen3_next": _Hybrid(
         "qwen3_next",
         "Qwen3NextDynamicCache",
         "Qwen3NextOpenVINOConfig",
-        "Qwen3NextModel",
+        "Qwen3NextModel._update_linear_attn_mask",
         "Qwen3NextSparseMoeBlock",
+    ),
+    "granitemoehybrid": _Hybrid(
+        "granitemoehybrid",
+        "HybridMambaAttentionDynamicCache",
+        "GraniteMoeHybridOpenVINOConfig",
+        "GraniteMoeHybridModel._update_mamba_mask",
     ),
     "lfm2": _LFM2,
     # Its patch begins with that of LFM2, which looks for LFM2's class.
@@ -76,12 +87,12 @@ class _Layers:
 
     is_compileable = False
 
-    def __init__(self, config: Any, max_batch_size: int = 1) -> None:
+    def __init__(self, config: Any, **sizes: int) -> None:
         types: Sequence[str] = config.layer_types
-        self.layer_types = types
-        self.transformer_layers = [i for i, kind in enumerate(types) if kind == "full_attention"]
+        self.layer_types = self.layers_block_type = types
+        self.transformer_layers = [i for i, kind in enumerate(types) if kind in _ATTENTION]
         self.first_attention_layer = self.transformer_layers[0]
-        self.last_linear_layer = max(i for i, kind in enumerate(types) if kind != "full_attention")
+        self.last_linear_layer = max(i for i, kind in enumerate(types) if kind not in _ATTENTION)
 
     def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[Any, int]:
         """Keys that a mask is made for, and the first of them; the subclass knows `get_seq_length`."""
@@ -101,9 +112,9 @@ def hybrid_exported(model_type: str, tested_transformers: str) -> Iterator[None]
         ):
             stack.enter_context(_text_parts_exported())
         if hybrid is not None and misfit(hybrid.modeling, [hybrid.cache]):
-            masked = [f"{hybrid.model}._update_linear_attn_mask"] if hybrid.model else []
-            capped = misfit(_CONFIGS, [f"{hybrid.config}.MAX_TRANSFORMERS_VERSION"])
-            if not capped and not misfit(hybrid.modeling, masked):
+            unknown = misfit(_CONFIGS, [f"{hybrid.config}.MAX_TRANSFORMERS_VERSION"])
+            unknown = unknown or misfit(hybrid.modeling, [hybrid.masks] if hybrid.masks else [])
+            if not unknown and getattr(import_module(_CONFIGS), hybrid.config).MAX_TRANSFORMERS_VERSION:
                 stack.enter_context(_patched(hybrid, tested_transformers))
         yield
 
@@ -137,9 +148,11 @@ def _patched(hybrid: _Hybrid, tested_transformers: str) -> Iterator[None]:
         stack.enter_context(patch.object(modeling, hybrid.cache, _Layers, create=True))
         config = getattr(configs, hybrid.config)
         stack.enter_context(patch.object(config, "MAX_TRANSFORMERS_VERSION", tested_transformers))
-        if hybrid.model:
-            model = getattr(modeling, hybrid.model)
-            stack.enter_context(patch.object(model, "_update_linear_attn_mask", unmasked))
+        if hybrid.masks:
+            model, method = hybrid.masks.split(".")
+            stack.enter_context(patch.object(getattr(modeling, model), method, unmasked))
+        if hybrid.module == "granitemoehybrid":
+            stack.enter_context(scanned(config))
         if hybrid.experts:
             whole = _Unpatched(hybrid.experts, (), {"made": getattr(modeling, hybrid.experts)})
             stack.enter_context(patch.object(modeling, hybrid.experts, whole))

@@ -14,6 +14,8 @@ from ovspec_models.folder.private_names import misfit
 
 _CONFIGS = "optimum.exporters.openvino.model_configs"
 _INPUTS = "optimum.exporters.openvino.input_generators"
+_PATCHER = "optimum.exporters.openvino.model_patcher"
+_LLAMA4_ATTENTION = "llama4_attn_forward"
 _GEMMA4_PAST = "Gemma4DummyPastKeyValuesGenerator"
 # By model_type. The family tests compare their exports with transformers itself, for the version below; past
 # that, optimum-intel's refusal stands.
@@ -24,6 +26,7 @@ _CAPPED = {
     "gemma3n_text": "GemmaOpenVINOConfig",
     "gemma4_text": "GemmaOpenVINOConfig",
     "glm": "GLMOpenVINOConfig",
+    "llama4_text": "Llama4TextOpenVINOConfig",
 }
 _TESTED_TRANSFORMERS = "5.5.4"
 
@@ -43,6 +46,8 @@ def lifted_caps(model_type: str) -> Iterator[None]:
             stack.enter_context(patch.object(config, "MAX_TRANSFORMERS_VERSION", _TESTED_TRANSFORMERS))
         if model_type == "gemma4_text" and not misfit(_INPUTS, [f"{_GEMMA4_PAST}.generate"]):
             stack.enter_context(_short_gemma4_past())
+        if model_type == "llama4_text" and not misfit(_PATCHER, [_LLAMA4_ATTENTION]):
+            stack.enter_context(_counted_llama4())
         yield
 
 
@@ -60,4 +65,24 @@ def _short_gemma4_past() -> Iterator[None]:
         return generate(self, *args, **options)
 
     with patch.object(generator, "generate", short):
+        yield
+
+
+@contextmanager
+def _counted_llama4() -> Iterator[None]:
+    """Give Llama 4's attention the positions that transformers passes on no more."""
+    patcher = import_module(_PATCHER)
+    forward = getattr(patcher, _LLAMA4_ATTENTION)
+
+    def counted(
+        self: Any, hidden_states: Any, *given: Any, past_key_values: Any = None, **options: Any
+    ) -> Any:
+        import torch
+
+        if options.get("cache_position") is None:
+            past = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
+            options["cache_position"] = torch.arange(hidden_states.shape[1]) + past
+        return forward(self, hidden_states, *given, past_key_values=past_key_values, **options)
+
+    with patch.object(patcher, _LLAMA4_ATTENTION, counted):
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -10,9 +11,26 @@ from ovspec_models.folder.json_file import read_json
 from ovspec_models.folder.shown import shown
 from ovspec_models.folder.sparse_verify import is_int
 
+#: In the config.json of the package speculators, the kind of a head.
+FORMAT = "speculators_model_type"
+_MTP_OF_SPECULATORS = "mtp of speculators"
+# Kinds that can't be drafted with, and why.
+_UNKNOWN_KINDS = {
+    "peagle": "all of its tokens come from one pass",
+    "eagle": "versions 1 and 2 read the last state alone",
+    "dflash2": "it has convolutions and a selector of candidates",
+    "dspark": "its logits depend on the tokens drafted before",
+    "xpress": "a refiner corrects its blocks",
+    "domino": "a recurrent layer corrects its blocks",
+    "lilicorr": "a lattice corrects its blocks",
+    _MTP_OF_SPECULATORS: "trained on states before its target's last norm, where others read those behind it",
+}
 # Kinds by a name in the architecture of config.json, or in the options that optimum-intel writes into IR; the
 # first that matches counts.
-_KINDS = ("eagle3", "dflash2", "dflash", "medusa", "hydra", "mtp", "eagle")
+_KINDS = (
+    *("eagle3", "dflash2", "dspark", "xpress", "domino", "lilicorr", "dflash", "medusa", "hydra", "mtp"),
+    *("peagle", "eagle"),
+)
 #: Kinds whose published config.json has no sizes; they are read from the weights.
 _SIZES_IN_WEIGHTS = ("medusa", "hydra")
 _TAIL_BYTES = 1 << 16
@@ -23,6 +41,9 @@ MTP_IR = "openvino_mtp_model.xml"
 #: Keys of config.json that `ovspec export` adds.
 TARGET_LAYERS, TARGET_SIZE, OWN_EMBEDDING = "target_num_layers", "target_hidden_size", "own_embedding"
 BOUNDARIES = "eagle_aux_hidden_state_layer_ids"
+#: Norms that an EAGLE-3 head may have more than the paper's, or elsewhere.
+NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_BOUNDARIES_OF_DFLASH = "aux_hidden_state_layer_ids"
 _DFLASH = "dflash_config"
 # Numbers of modules in the config.json of targets, Qwen's and DeepSeek's.
 _MTP_MODULES = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
@@ -33,10 +54,14 @@ def head_kind(folder: str | Path) -> str | None:
     path = Path(folder)
     if (path / MTP_IR).is_file():
         return "mtp"
-    architectures = _config(path).get("architectures")
+    config = _config(path)
+    if isinstance(config.get(FORMAT), str):
+        kind = str(config[FORMAT])
+        return _MTP_OF_SPECULATORS if kind == "mtp" else kind
+    architectures = config.get("architectures")
     said = str(architectures[0]).lower() if isinstance(architectures, list) and architectures else ""
     # Published Medusa and Hydra heads name no architecture.
-    said += " ".join(kind for kind in _SIZES_IN_WEIGHTS if f"{kind}_num_heads" in _config(path))
+    said += " ".join(kind for kind in _SIZES_IN_WEIGHTS if f"{kind}_num_heads" in config)
     xml = path / "openvino_model.xml"
     if xml.is_file():
         with xml.open("rb") as file:
@@ -44,6 +69,17 @@ def head_kind(folder: str | Path) -> str | None:
             tail = file.read()
         said += " ".join(kind for kind in _KINDS if f"<{kind}_mode".encode() in tail)
     return next((kind for kind in _KINDS if kind in said), None)
+
+
+def why_unknown(kind: str, known: Iterable[str]) -> str:
+    """That a kind of head can't be drafted with, for messages.
+
+    Args:
+        kind: as of `head_kind`.
+        known: those that can.
+    """
+    why = f" ({_UNKNOWN_KINDS[kind]})" if kind in _UNKNOWN_KINDS else ""
+    return f"holds a head of the kind {kind!r}{why}, which is not known; known: {', '.join(known)}"
 
 
 def checkpoint_kind(folder: str | Path) -> str | None:
@@ -64,6 +100,7 @@ class HeadInfo:
         target_hidden_size: of that target; 0: its checkpoint does not say it.
         vocab_size: of that target; likewise.
         own_embedding: whether it has an embedding of its own, and does not share the target's.
+        norms: those of `NORMS` that its config.json asks for.
         block: of a head that drafts blocks, their tokens, the one before the draft counted, and the id that
             stands for a token to come; else `None`.
     """
@@ -75,6 +112,7 @@ class HeadInfo:
     target_hidden_size: int
     vocab_size: int
     own_embedding: bool
+    norms: frozenset[str] = frozenset()
     block: tuple[int, int] | None = None
 
     @classmethod
@@ -97,6 +135,7 @@ class HeadInfo:
             target_hidden_size=_number(path, TARGET_SIZE, config.get(TARGET_SIZE) or hidden, kind),
             vocab_size=_number(path, "vocab_size", config.get("vocab_size"), kind),
             own_embedding=bool(config.get(OWN_EMBEDDING, False)),
+            norms=norms_of(config),
             block=_block(path, config) if kind == "dflash" else None,
         )
 
@@ -121,8 +160,9 @@ class HeadInfo:
 
 def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
     """The boundaries that a head's config.json names, if it names any."""
-    if BOUNDARIES in config:
-        ids = config[BOUNDARIES]
+    named = next((name for name in (BOUNDARIES, _BOUNDARIES_OF_DFLASH) if config.get(name)), None)
+    if named:
+        ids = config[named]
     else:
         # Here a number means the output of that layer, and so the boundary after it.
         outputs = _nested(config, "eagle_config").get(BOUNDARIES)
@@ -133,6 +173,12 @@ def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
     if not _are_numbers(ids):
         raise ValueError(f"the layers of the target that the head reads are {shown(ids)}, expected numbers")
     return tuple(ids)
+
+
+def norms_of(config: dict[str, Any]) -> frozenset[str]:
+    """Those of `NORMS` that a head's config.json asks for, also in its `eagle_config`."""
+    said = (config, _nested(config, "eagle_config"))
+    return frozenset(name for name in NORMS if any(one.get(name) is True for one in said))
 
 
 def _are_numbers(values: object) -> TypeGuard[list[int]]:

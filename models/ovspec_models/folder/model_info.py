@@ -14,12 +14,13 @@ from ovspec_models.folder.json_file import read_json
 from ovspec_models.folder.rope_scaling import scaled_positions, why_no_more
 from ovspec_models.folder.shown import shown
 from ovspec_models.folder.sparse_verify import is_int
+from ovspec_models.folder.unpaged_types import UNPAGED
 from ovspec_models.folder.weight_sizes import WeightSizes
 
 # Names of the same value in the config.json of different families, the usual one first.
 _ALIASES: dict[str, tuple[str, ...]] = {
     "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"),
     "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "multi_query_group_num"),
     "head_dim": ("head_dim", "kv_channels"),
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
@@ -33,7 +34,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
 # Sizes for the memory plan; other names than these count as unknown.
 _COUNTS: dict[str, tuple[str, ...]] = {
     "hidden_size": _ALIASES["hidden_size"],
-    "intermediate_size": ("intermediate_size", "n_inner", "ffn_hidden_size"),
+    "intermediate_size": ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"),
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
     "num_experts_per_tok": ("num_experts_per_tok", "num_experts_per_token"),
     "moe_intermediate_size": ("moe_intermediate_size", "intermediate_size"),
@@ -198,13 +199,19 @@ class ModelInfo:
 def read_shape(folder: Path) -> dict[str, Any]:
     """Return the shape fields of ModelInfo from ``folder/config.json`` (ValueError if it cannot be used)."""
     path = folder / "config.json"
-    config = read_json(path, _AGAIN)
+    return shape_of(read_json(path, _AGAIN), path)
+
+
+def shape_of(config: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the same of a configuration that was read, with the `path` of its file for messages."""
     nested = config.get("text_config") or config.get("llm_config")
     text: dict[str, Any] = {**config, **nested} if isinstance(nested, dict) else config
     # A checkpoint with its own code may name none.
     model_type = text.get("model_type", "unknown")
     if not isinstance(model_type, str):
         raise ValueError(f"{path}: model_type is {shown(model_type)}, expected text; export the model again")
+    if why := UNPAGED.get(model_type):
+        raise ValueError(f"{path}: models of type {model_type!r} can't be served: {why}; take transformers")
     layers, heads = _number(path, text, "num_hidden_layers"), _number(path, text, "num_attention_heads")
     head_dim = _number(path, text, "head_dim", 0)
     if head_dim == 0:
@@ -354,7 +361,7 @@ def _kv_heads(path: Path, text: dict[str, Any], heads: int) -> int:
 
 
 def _state_values(text: dict[str, Any]) -> int:
-    """Of all layers of gated delta nets: a matrix per head, and the rows before a convolution's.
+    """Of all layers of gated delta nets or Mamba: a matrix per head, and the rows before a convolution's.
 
     LFM2's layers have only the latter.
     """
@@ -365,7 +372,10 @@ def _state_values(text: dict[str, Any]) -> int:
     channels = 2 * key_heads * key + heads * value
     delta = heads * key * value + channels * _count(text, "linear_conv_kernel_dim")
     convolution = _count(text, "hidden_size") * _count(text, "conv_L_cache")
-    return types.count("linear_attention") * delta + types.count("conv") * convolution
+    inner, size = _count(text, "mamba_expand") * _count(text, "hidden_size"), _count(text, "mamba_d_state")
+    rows = (inner + 2 * _count(text, "mamba_n_groups") * size) * _count(text, "mamba_d_conv")
+    mamba = types.count("mamba") * (inner * size + rows)
+    return types.count("linear_attention") * delta + types.count("conv") * convolution + mamba
 
 
 def _layer_windows(path: Path, text: dict[str, Any], model_type: str, layers: int) -> tuple[int, ...]:

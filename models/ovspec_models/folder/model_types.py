@@ -44,7 +44,11 @@ LIKE = {
     "solar_open": _LLAMA,
 }
 # Their experts are a loop that can't be traced; optimum-intel has a form of it without one for its own types.
-_LOOPED = {"gemma4_text": "gemma4", "qwen3_next": "qwen3_next", "granitemoe": "granitemoe"}
+_LOOPED = {
+    "gemma4_text": "gemma4",
+    "qwen3_next": "qwen3_next",
+    **{name: name for name in ("granitemoe", "granitemoehybrid")},
+}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How many positions a model has with the scaling of its rotary embeddings, as config.json says it."""
+"""How many positions a model has with the scaling of its rotary embeddings and its chunks, by config.json."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from ovspec_models.folder.sparse_verify import is_int
 _DYNAMIC = (
     "its rope_scaling is of type dynamic, by which every token of a longer text would change the rotation of "
     "all keys in the cache; type yarn has more positions"
+)
+
+_CHUNKED = (
+    "some of its layers read chunks of the text, which OpenVINO's paged attention does not know, and so it "
+    "is served inside the first chunk; transformers computes longer texts"
 )
 
 
@@ -43,12 +48,29 @@ def scaled_positions(text: Mapping[str, Any], stated: int | None, model_type: st
             if kind == "linear" and model_type.startswith("gemma3"):
                 continue
         found.append(_product(original, scaling.get("factor")))
-    return max((positions for positions in found if positions is not None), default=None)
+    most = max((positions for positions in found if positions is not None), default=None)
+    chunk = _first_chunk(text)
+    return chunk if most is None else min(most, chunk or most)
 
 
 def why_no_more(text: Mapping[str, Any]) -> str:
-    """Why texts end at ``max_position_embeddings`` although a model's scaling goes on; empty: it does not."""
+    """Why texts end at ``max_position_embeddings`` although a model goes on; empty: it does not."""
+    if _first_chunk(text):
+        return _CHUNKED
     return _DYNAMIC if any(_kind(scaling) == "dynamic" for scaling in _scalings(text)) else ""
+
+
+def _first_chunk(text: Mapping[str, Any]) -> int | None:
+    """Tokens of a text that layers of chunks read as others do (Llama 4); ``None`` where none has chunks.
+
+    Queries of its layers without positions are scaled from a number of tokens on.
+    """
+    chunk, scaled = text.get("attention_chunk_size"), text.get("floor_scale")
+    if not is_int(chunk) or chunk < 1:
+        return None
+    if text.get("attn_temperature_tuning") and is_int(scaled):
+        chunk = min(chunk, max(1, scaled - 1))
+    return int(chunk)
 
 
 def _scalings(text: Mapping[str, Any]) -> list[Mapping[str, Any]]:

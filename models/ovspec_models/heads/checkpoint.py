@@ -270,6 +270,11 @@ class CheckpointWeights:
             return ops.constant(values.astype(np.float32), name=f"self.{name}")
         return decompression_convert(ops.constant(values.astype(np.float16), name=f"self.{name}"))
 
+    def bias(self, name: str) -> ov.Node | None:
+        """What the layer with this weight adds, f32 ``[out]``; `None`: nothing."""
+        own = f"{name.removesuffix('.weight')}.bias"
+        return self.vector(own, 1) if own in self._arrays else None
+
 
 def head_model(
     kind: str, outputs: Mapping[str, ov.Node], inputs: Sequence[ov.Node], stores: Sequence[ov.Node] = ()

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.folder.head_info import OWN_EMBEDDING, boundaries_of
+from ovspec_models.folder.shown import shown
 from ovspec_models.heads.checkpoint import MOST_LAYERS, CheckpointWeights, HeadCheckpoint, head_model
-from ovspec_models.heads.settings import OF_LAYERS, HeadSettings
+from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.attention import attention
 from ovspec_models.synthetic.decoder import add_ffn, embed, kv_states, parameter, shared_inputs, text_inputs
@@ -28,7 +29,12 @@ _EMBEDDING, _OUTPUT, _MIXES = "embed_tokens.weight", "lm_head.weight", "self_att
 _WHOLE = ("fc.weight", "hidden_norm.weight", "norm.weight")
 _BLOCK = ("block_size", "mask_token_id")
 DFLASH_SETTINGS = HeadSettings(
-    read=(*OF_LAYERS, "num_hidden_layers", *_BLOCK),
+    read=(*OF_LAYERS, "num_hidden_layers", "draft_vocab_size", *_BLOCK),
+    values={
+        **AS_COMPUTED,
+        "sample_from_anchor": (False,),
+        "sliding_window_non_causal": (False, True),  # there are no windows
+    },
     inside={"dflash_config": ("target_layer_ids", *_BLOCK)},
 )
 
@@ -106,6 +112,12 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     boundaries = boundaries_of(config)
     if boundaries is None:
         raise ValueError(f"{where}: config.json has no target_layer_ids in dflash_config; get the head again")
+    drafted, vocab_size = config.get("draft_vocab_size"), config.get("vocab_size")
+    if drafted not in (None, vocab_size):
+        raise ValueError(
+            f"{where}: draft_vocab_size of config.json is {shown(drafted)}, only DFlash heads that draft all "
+            f"{shown(vocab_size)} tokens are known; take another head"
+        )
     arrays: dict[str, NDArray[Any]] = {}
     for name, wanted in dflash_weights(shape, len(boundaries)).items():
         arrays[name] = checkpoint.array(name, f"model.{name}", dims=wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,38 +10,57 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_models.folder.head_info import BOUNDARIES, OWN_EMBEDDING
-from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model, is_buffer
+from ovspec_models.folder.head_info import (
+    BOUNDARIES,
+    FORMAT,
+    NORMS,
+    OWN_EMBEDDING,
+    boundaries_of,
+    norms_of,
+)
+from ovspec_models.heads.checkpoint import (
+    MOST_LAYERS,
+    CheckpointWeights,
+    HeadCheckpoint,
+    head_model,
+    is_buffer,
+)
 from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.attention import attention
-from ovspec_models.synthetic.decoder import add_ffn, embed, kv_states, parameter, shared_inputs, text_inputs
-from ovspec_models.synthetic.layers import linear, rms_norm
+from ovspec_models.synthetic.decoder import (
+    add_ffn,
+    decoder_layer,
+    embed,
+    kv_states,
+    parameter,
+    shared_inputs,
+    text_inputs,
+)
+from ovspec_models.synthetic.layers import i64, linear, rms_norm
 
-# The layer's name in checkpoints: of the paper's authors, and of others.
-_LAYERS = ("midlayer", "layers.0")
+# The first layer's name in checkpoints: of the paper's authors, and of others.
+_FIRST = ("midlayer", "layers.0")
 _PARTS = (
-    "hidden_norm",
-    "input_layernorm",
-    "post_attention_layernorm",
+    *("input_layernorm", "post_attention_layernorm"),
     *(f"self_attn.{part}_proj" for part in "qkvo"),
     *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
 )
+_QK_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
 _EMBEDDING = "embed_tokens.weight"
+_OF_TARGET = ("verifier_norm.weight", "verifier_lm_head.weight")
+_USUAL_BOUNDARIES = 3
+_FLAG = (False, True)
 EAGLE3_SETTINGS = HeadSettings(
-    read=(*OF_LAYERS, "draft_vocab_size"),
+    read=(*OF_LAYERS, "draft_vocab_size", "num_hidden_layers"),
     values={
         **AS_COMPUTED,
-        "num_hidden_layers": (1,),
-        "norm_before_residual": (False, True),
-        "norm_before_fc": (False,),
-        "fc_norm": (False,),
-        "norm_output": (False,),
+        **dict.fromkeys((*NORMS, "attention_bias", "mlp_bias", "qkv_bias"), _FLAG),
         "eagle_config.use_aux_hidden_state": (True,),
         "eagle_config.use_input_layernorm_in_first_layer": (True,),
         "eagle_config.use_last_layernorm": (True,),
         "eagle_config.use_mtp_layernorm": (False,),
-        "eagle_config.norm_before_fc": (False,),
+        **{f"eagle_config.{name}": _FLAG for name in NORMS},
     },
     inside={"eagle_config": (BOUNDARIES,)},
 )
@@ -54,83 +74,174 @@ def eagle3_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -
     without an embedding of its own gets one of a single row; the target's replaces it when it is loaded.
 
     Raises:
-        ValueError: a weight is missing, or has a wrong shape; `d2t` is missing.
+        ValueError: as `eagle3_arrays`.
     """
     arrays = eagle3_arrays(checkpoint)
-    config, head = checkpoint.config, arrays["lm_head.weight"]
-    shape = checkpoint.shape(len(head))
-    _check_shapes(checkpoint, arrays, shape)
+    norms = norms_of(checkpoint.config)
+    shape = _shape(checkpoint, arrays)
     weights = CheckpointWeights(arrays, weight_format == "fp32")
     inputs, eps = text_inputs(), shape.rms_norm_eps
     states = parameter("hidden_states", ov.Type.f32, -1, -1, arrays["fc.weight"].shape[1])
     embedded = embed(weights.matrix(_EMBEDDING), inputs.ids)
-    features = linear(states, weights, "fc.weight")
-    normed = rms_norm(features, weights, "layer.hidden_norm.weight", eps)
-    both = ops.concat([rms_norm(embedded, weights, "layer.input_layernorm.weight", eps), normed], -1)
+    features = linear(_normed_states(states, weights, arrays, eps), weights, "fc.weight")
+    normed = rms_norm(features, weights, "layers.0.hidden_norm.weight", eps)
+    both = ops.concat([rms_norm(embedded, weights, "layers.0.input_layernorm.weight", eps), normed], -1)
     caches = kv_states(shape, inputs)
     shared = shared_inputs(shape, inputs, features, caches)
-    mixed, stores = attention(both, shape, weights, "layer.self_attn", shared, caches[0])
-    hidden = ops.add(normed if config.get("norm_before_residual") else features, mixed)
-    hidden = add_ffn(hidden, shape, weights, "layer")
+    mixed, stores = attention(both, shape, weights, "layers.0.self_attn", shared, caches[0])
+    hidden = ops.add(normed if "norm_before_residual" in norms else features, mixed)
+    hidden = add_ffn(hidden, shape, weights, "layers.0")
+    for layer in range(1, shape.num_hidden_layers):
+        hidden, assigns = decoder_layer(hidden, shape, weights, f"layers.{layer}", shared, caches[layer])
+        stores += assigns
     outputs = {"logits": linear(rms_norm(hidden, weights, "norm.weight", eps), weights, "lm_head.weight")}
     if "d2t" in arrays:
         outputs["d2t"] = ops.constant(arrays["d2t"].astype(np.int64))
     return head_model("eagle3", outputs, [inputs.ids, states, *inputs[1:]], stores)
 
 
+def _normed_states(
+    states: ov.Node, weights: CheckpointWeights, arrays: Mapping[str, NDArray[Any]], eps: float
+) -> ov.Node:
+    """What `fc` reads: the joined states, those behind a norm of all, or of every boundary behind its own."""
+    if "input_norm.weight" in arrays:
+        return rms_norm(states, weights, "input_norm.weight", eps)
+    names = [name for name in arrays if name.startswith("fc_norm.")]
+    if not names:
+        return states
+    size = len(arrays[names[0]])
+    parts = [
+        ops.slice(states, i64(place * size), i64((place + 1) * size), i64(1), i64(-1))
+        for place in range(len(names))
+    ]
+    return ops.concat(
+        [rms_norm(part, weights, name, eps) for part, name in zip(parts, names, strict=True)], -1
+    )
+
+
 def eagle3_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     """The weights by the names of the graph.
 
     Raises:
-        ValueError: a weight is missing, or `d2t` where the head has a vocabulary of its own.
+        ValueError: a weight is missing or has a wrong shape, `d2t` is missing where the head has a vocabulary
+            of its own; or config.json does not say what the graph depends on.
     """
-
-    def found(name: str) -> NDArray[Any]:
-        return checkpoint.array(name, f"model.{name}")
-
-    arrays = {name: found(name) for name in ("fc.weight", "norm.weight", "lm_head.weight")}
-    for part in _PARTS:
-        names = [f"{layer}.{part}.weight" for layer in _LAYERS]
-        arrays[f"layer.{part}.weight"] = checkpoint.array(*names, *(f"model.{name}" for name in names))
+    arrays = {
+        name: checkpoint.array(name, f"model.{name}")
+        for name in ("fc.weight", "norm.weight", "lm_head.weight", *_norms_of_states(checkpoint))
+    }
+    for layer in range(_layers(checkpoint)):
+        arrays |= _arrays_of_layer(checkpoint, layer)
     for name in ("d2t", f"model.{_EMBEDDING}", _EMBEDDING):
         if name in checkpoint.arrays:
             arrays[name.removeprefix("model.")] = checkpoint.arrays[name]
+    _check_vocabulary(checkpoint, arrays)
+    _check_shapes(checkpoint, arrays, _shape(checkpoint, arrays))
+    if _EMBEDDING not in arrays:
+        arrays[_EMBEDDING] = np.zeros((1, len(arrays["norm.weight"])), np.float32)
+    return arrays
+
+
+def _arrays_of_layer(checkpoint: HeadCheckpoint, layer: int) -> dict[str, NDArray[Any]]:
+    """The weights of one layer; biases and norms of queries and keys where the checkpoint has them."""
+    own = _FIRST if layer == 0 else (f"layers.{layer}",)
+    places, config = (*own, *(f"model.{name}" for name in own)), checkpoint.config
+
+    def held(name: str) -> bool:
+        return any(f"{place}.{name}" in checkpoint.arrays for place in places)
+
+    norms = ["hidden_norm.weight"] if layer == 0 else []
+    names = [*norms, *(f"{part}.weight" for part in _PARTS)]
+    if any(held(name) for name in _QK_NORMS):
+        names += _QK_NORMS
+    said = {"self_attn": config.get("attention_bias", config.get("qkv_bias")), "mlp": config.get("mlp_bias")}
+    for part in _PARTS[2:]:
+        asked, bias = said[part.split(".")[0]], f"{part}.bias"
+        # Some layers have biases of queries, keys and values alone.
+        if asked is not False and (held(bias) or (asked and part != "self_attn.o_proj")):
+            names.append(bias)
+    return {
+        f"layers.{layer}.{name}": checkpoint.array(*(f"{place}.{name}" for place in places)) for name in names
+    }
+
+
+def _norms_of_states(checkpoint: HeadCheckpoint) -> list[str]:
+    """Weights of the norms before `fc`.
+
+    Raises:
+        ValueError: config.json asks for both forms, or leaves out what its readers take differently.
+    """
+    config, where = checkpoint.config, f"head '{checkpoint.folder}'"
+    norms = norms_of(config)
+    if FORMAT in config and "norm_before_residual" not in config:
+        raise ValueError(
+            f"{where}: config.json does not say norm_before_residual, which vLLM takes for true and "
+            "speculators for false; write the one that the head was trained with"
+        )
+    if {"norm_before_fc", "fc_norm"} <= norms:
+        raise ValueError(f"{where}: config.json asks for norm_before_fc and fc_norm; a head has one of them")
+    if "norm_before_fc" in norms:
+        return ["input_norm.weight"]
+    count = len(boundaries_of(config) or ()) or _USUAL_BOUNDARIES
+    return [f"fc_norm.{place}.weight" for place in range(count)] if "fc_norm" in norms else []
+
+
+def _shape(checkpoint: HeadCheckpoint, arrays: Mapping[str, NDArray[Any]]) -> ModelShape:
+    drafted, has_norms = len(arrays["lm_head.weight"]), f"layers.0.{_QK_NORMS[0]}" in arrays
+    return checkpoint.shape(drafted, _layers(checkpoint), qk_norm=has_norms)
+
+
+def _layers(checkpoint: HeadCheckpoint) -> int:
+    return checkpoint.count("num_hidden_layers", 1, most=MOST_LAYERS)
+
+
+def _check_vocabulary(checkpoint: HeadCheckpoint, arrays: Mapping[str, NDArray[Any]]) -> None:
     drafted, vocab_size = len(arrays["lm_head.weight"]), checkpoint.config.get("vocab_size")
     if "d2t" not in arrays and drafted != vocab_size:
         raise ValueError(
             f"head '{checkpoint.folder}' drafts {drafted} of {vocab_size} tokens and has no d2t, which says "
             "of which; get the whole checkpoint"
         )
-    if _EMBEDDING not in arrays:
-        arrays[_EMBEDDING] = np.zeros((1, len(arrays["norm.weight"])), np.float32)
-    return arrays
+    known = next(
+        (checkpoint.arrays[name] for name in ("t2d", "model.t2d") if name in checkpoint.arrays), None
+    )
+    if known is None or "d2t" not in arrays or known.dtype != np.bool_:
+        return
+    ids = np.sort(arrays["d2t"] + np.arange(len(arrays["d2t"])))
+    if not np.array_equal(ids, np.flatnonzero(known)):
+        raise ValueError(
+            f"head '{checkpoint.folder}': d2t and t2d name other tokens of the target; token i is i + d2t[i] "
+            "there; get the checkpoint again"
+        )
 
 
 def eagle3_ignores(name: str) -> bool:
-    """Whether a weight changes nothing: which tokens it can draft, d2t says too."""
-    return name.removeprefix("model.") == "t2d" or is_buffer(name)
+    """Whether a weight changes nothing: which tokens it can draft, d2t says too; parts of its target."""
+    return name.removeprefix("model.") in ("t2d", *_OF_TARGET) or is_buffer(name)
 
 
 def eagle3_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
     """What config.json of the exported folder says beside the published one."""
     own = any(name in checkpoint.arrays for name in (_EMBEDDING, f"model.{_EMBEDDING}"))
-    return {OWN_EMBEDDING: own, "num_hidden_layers": 1}
+    return {OWN_EMBEDDING: own, "num_hidden_layers": _layers(checkpoint)}
 
 
 def _check_shapes(checkpoint: HeadCheckpoint, arrays: dict[str, NDArray[Any]], shape: ModelShape) -> None:
-    hidden, inner = shape.hidden_size, shape.intermediate_size
-    queries = shape.num_attention_heads * shape.head_dim
-    keys = shape.num_key_value_heads * shape.head_dim
-    expected: dict[str, tuple[int, ...]] = {
-        "layer.self_attn.q_proj.weight": (queries, 2 * hidden),
-        "layer.self_attn.k_proj.weight": (keys, 2 * hidden),
-        "layer.self_attn.v_proj.weight": (keys, 2 * hidden),
-        "layer.self_attn.o_proj.weight": (hidden, queries),
-        "layer.mlp.gate_proj.weight": (inner, hidden),
-        "layer.mlp.down_proj.weight": (hidden, inner),
+    hidden, states = shape.hidden_size, arrays["fc.weight"].shape[-1]
+    layers = {name.removeprefix("model."): dims for name, dims in shape.weight_shapes().items()}
+    expected = {name: dims for name, dims in layers.items() if name.startswith("layers.")}
+    for name in (f"layers.0.self_attn.{part}_proj.weight" for part in "qkv"):
+        expected[name] = (expected[name][0], 2 * hidden)
+    expected |= {
+        "layers.0.hidden_norm.weight": (hidden,),
         "lm_head.weight": (shape.vocab_size, hidden),
         "norm.weight": (hidden,),
-        "fc.weight": (hidden, arrays["fc.weight"].shape[-1]),
+        "fc.weight": (hidden, states),
     }
+    norms = _norms_of_states(checkpoint)
+    expected |= {name: (states // len(norms),) for name in norms}
+    for name in arrays:
+        if name.endswith("_proj.bias"):
+            expected[name] = expected[f"{name.removesuffix('.bias')}.weight"][:1]
     for name, wanted in expected.items():
         checkpoint.check_shape(name, arrays[name], wanted)

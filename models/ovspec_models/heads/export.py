@@ -20,6 +20,7 @@ from ovspec_models.folder.head_info import (
     HeadInfo,
     boundaries_of,
     checkpoint_kind,
+    why_unknown,
 )
 from ovspec_models.folder.model_info import ModelInfo, read_shape
 from ovspec_models.heads.checkpoint import HeadCheckpoint, is_buffer, read_config
@@ -95,6 +96,8 @@ def open_head(path: str | Path, kind: str) -> HeadCheckpoint:
     if not folder.is_dir():
         raise ValueError(f"--{kind} '{folder}' is no folder; give the folder of the head's checkpoint")
     found = checkpoint_kind(folder)
+    if found and found not in _KINDS:
+        raise ValueError(f"--{kind} '{folder}' {why_unknown(found, _KINDS)}")
     if found != kind:
         what = f"a head of the kind {found!r}" if found else "no head"
         raise ValueError(f"--{kind} '{folder}' holds {what}: its config.json names another architecture")

@@ -88,6 +88,9 @@ class IrWeights:
             raise ValueError(f"'{self._folder}': the weight {name} is transposed; export the head again")
         return weight
 
+    def bias(self, name: str) -> None:
+        """No layer has one: `check_all_read` refuses IR that has."""
+
     def _found(self, weights: dict[str, Found], name: str) -> Found:
         module = name.removesuffix(".weight")
         if module not in weights:

@@ -41,7 +41,7 @@ def medusa_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -
         x = states
         for layer in range(layers):
             name = f"{head}.{layer}.linear"
-            inner = ops.add(linear(x, weights, f"{name}.weight"), weights.vector(f"{name}.bias", 2))
+            inner = linear(x, weights, f"{name}.weight")
             x = ops.add(x, ops.swish(inner))
         drafted.append(ops.unsqueeze(linear(x, weights, f"{head}.{layers}.weight"), i64_scalar(1)))
     return head_model("medusa", {"logits": ops.concat(drafted, 1)}, [states])

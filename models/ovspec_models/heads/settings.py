@@ -61,7 +61,7 @@ _WITHOUT_EFFECT = frozenset(
         "max_window_layers",
         # What `HeadInfo` reads, of which `ovspec export` writes some.
         *("target_num_layers", "num_target_layers", "target_hidden_size", "own_embedding"),
-        "eagle_aux_hidden_state_layer_ids",
+        *("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids"),
     )
 )
 

@@ -36,9 +36,10 @@ def size_of(node: ov.Node, axis: int) -> ov.Node:
 
 
 def linear(data: ov.Node, weights: Weights, name: str) -> ov.Node:
-    """``data @ weight.T`` for the weight called `name`, e.g. ``model.layers.0.mlp.up_proj.weight``."""
+    """``data @ weight.T + bias`` for the weight called `name`, e.g. ``model.layers.0.mlp.up_proj.weight``."""
     node_name = f"__module.{name.removesuffix('.weight')}/aten::linear/MatMul"
-    return ops.matmul(data, weights.matrix(name), False, True, name=node_name)
+    product, bias = ops.matmul(data, weights.matrix(name), False, True, name=node_name), weights.bias(name)
+    return product if bias is None else ops.add(product, bias)
 
 
 def rms_norm(data: ov.Node, weights: Weights, name: str, eps: float) -> ov.Node:

@@ -93,6 +93,9 @@ class Weights(Protocol):
     def matrix(self, name: str) -> ov.Node:
         """A linear layer's weight, f32 ``[..., out, in]`` after decompression."""
 
+    def bias(self, name: str) -> ov.Node | None:
+        """What the layer with this weight adds, f32 ``[out]``; `None`: nothing."""
+
 
 class RandomWeights:
     """Weight nodes of one model; each gets random numbers of its own, in memory of its own.
@@ -135,6 +138,9 @@ class RandomWeights:
         if self._format == "int4" and is_int4(name):
             return self._int4(name, dims, rng, std)
         return self._int8(name, dims, rng, std)
+
+    def bias(self, name: str) -> None:
+        """No layer has one."""
 
     def _int8(self, name: str, dims: tuple[int, ...], rng: np.random.Generator, std: float) -> ov.Node:
         stored = _constant(f"self.{name}", dims, ov.Type.u8, lambda part: _fill_bytes(part, rng))

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from ovspec.adapters.adapter_config import PipelineAdapters
+from ovspec.cli.options.adapters import adapters_from
 from ovspec.cli.options.common import (
     backend_options,
     memory_limit_from,
@@ -116,6 +118,7 @@ class PipelineChoice:
         names = ("max_context", "device", "attention", "experts", "ffn", "linear")
         arguments = {name: options.pop(name) for name in names if name in options}
         arguments["memory_limit"] = memory_limit_from(options)
+        arguments |= adapters_from(options)
         properties = properties_from(options.pop("properties"))
         for name in properties:
             if name in _ARGUMENTS:
@@ -144,7 +147,10 @@ class PipelineChoice:
         """The pipeline without its models, for a process that only makes its requests."""
         info = ModelInfo.read(self.model)
         verify = calibrated_mode(self.verify, OvspecConfig.load(self.model))
-        return Outline(info, verify, self.drafter, max_context=self.arguments["max_context"])
+        adapters = PipelineAdapters.of(self.arguments.get("adapters"))
+        return Outline(
+            info, verify, self.drafter, max_context=self.arguments["max_context"], adapters=adapters
+        )
 
 
 def pipeline_from(

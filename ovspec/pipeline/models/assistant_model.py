@@ -71,7 +71,7 @@ class AssistantChoices:
             linear=linear if is_cpu(device) else None,
         )
         # Layers that our operation does not take stay as they are: nobody asked for it.
-        return cls(info, replace(backends, linear_required=False), sparse)
+        return cls(info, replace(backends, linear_required=False, drafts=True), sparse)
 
     def load(self, vocab_size: int, prefill_chunk: int) -> AssistantDrafter:
         """Compile the draft model.

@@ -22,7 +22,7 @@ from ovspec.operations.native_attention import attention_on
 from ovspec.pipeline.models.assistant_model import AssistantChoices
 from ovspec.pipeline.models.draft_model import DraftModel
 from ovspec_models import ModelInfo, check_same_token_ids
-from ovspec_models.folder.head_info import HeadInfo, head_kind
+from ovspec_models.folder.head_info import HeadInfo, head_kind, why_unknown
 from ovspec_transforms import last_line
 
 
@@ -89,10 +89,7 @@ class HeadChoices:
         """
         head = HeadInfo.read(draft.models_path)
         if head.kind not in _KINDS:
-            raise ValueError(
-                f"'{draft.models_path}' holds a head of the kind {head.kind!r}, which is not known; known: "
-                f"{', '.join(_KINDS)}"
-            )
+            raise ValueError(f"'{draft.models_path}' {why_unknown(head.kind, _KINDS)}")
         if not (draft.models_path / "openvino_model.xml").is_file():
             raise ValueError(
                 f"'{draft.models_path}' is the checkpoint of a head; export it with its target: "
@@ -124,7 +121,8 @@ class HeadChoices:
             draft_properties(given, backend, info.weight_bytes),
             AttentionConfig(backend),
             linear=linear if is_cpu(device) else None,
-            boundaries=kind.own(info.num_hidden_layers),
+            # Where it drafts from what its output layer reads, that is the boundary behind its last norm.
+            boundaries=kind.own(info.num_hidden_layers + ("norm_output" in head.norms)),
         )
         # Layers that our operation does not take stay as they are: nobody asked for it.
         return cls(info, head, target, replace(backends, linear_required=False), boundaries)

@@ -49,6 +49,7 @@ class TargetChoices:
         boundaries: tuple[int, ...] = (),
         prefill: SparsePrefill | None = None,
         prompt_rule: SparseVerify | None = None,
+        adapts: bool = False,
     ) -> TargetChoices:
         """Resolve what the user says, and what verification and the drafter need of the graph.
 
@@ -57,6 +58,7 @@ class TargetChoices:
             boundaries: whose hidden states the drafter reads.
             prefill: how prompts are read; `None`: densely.
             prompt_rule: as in `routing`.
+            adapts: whether requests may use LoRA adapters.
 
         Raises:
             ValueError: verification and the drafter ask for different things, or as `Backends.resolve`.
@@ -80,7 +82,14 @@ class TargetChoices:
             linear,
             boundaries=boundaries,
             skips_layers=skips,
+            adapts=adapts,
         )
+        if skips and not backends.joins_layers:
+            raise ValueError(
+                f"drafter='layer_skip' leaves out steps of ovspec's own layers, and this model has "
+                f"attention='{backends.attention.backend}', linear='{backends.linear}': set both to "
+                "'native', or take another drafter"
+            )
         return cls(info, backends)
 
     def plan_memory(

@@ -35,6 +35,12 @@ def to_paged(model: ov.Model) -> TransformReport:
     """
     if nodes_of_type(model, PAGED_ATTENTION):
         raise ValueError("the model is paged already: give the stateful IR that optimum-intel exports")
+    attention = nodes_of_type(model, "ScaledDotProductAttention")
+    if not attention:
+        raise ValueError(
+            "the model has no attention that OpenVINO can page (no ScaledDotProductAttention): it has none "
+            "at all, or one that transformers writes out; run this model with transformers instead"
+        )
     biased = biased_attention(model)
     lost = ValueError(
         f"layer {biased}: its mask adds a bias to the scores (ALiBi) in a form that the stock paged "
@@ -44,8 +50,7 @@ def to_paged(model: ov.Model) -> TransformReport:
     try:
         paged_attention_transformation(model)
     except RuntimeError as error:
-        refused = f"OpenVINO's paged attention transformation refuses this model: {last_line(error)}"
-        raise (lost if biased else ValueError(refused)) from error
+        raise (lost if biased else ValueError(_why_refused(model, error))) from error
     join_positions(model)
     layers = nodes_of_type(model, PAGED_ATTENTION)
     if not layers:
@@ -53,6 +58,18 @@ def to_paged(model: ov.Model) -> TransformReport:
     if biased and not any(constant_input(node, ALIBI_SLOPES, "ALiBi slopes").size for node in layers):
         raise lost
     return TransformReport("to_paged", tuple(node.get_friendly_name() for node in layers))
+
+
+def _why_refused(model: ov.Model, error: Exception) -> str:
+    """Why the stock pass does not take a model, which it leaves half changed."""
+    left = nodes_of_type(model, "ScaledDotProductAttention")
+    if not left:
+        return f"OpenVINO's paged attention transformation refuses this model: {last_line(error)}"
+    return (
+        f"layer {left[0].get_friendly_name()}: its attention does not read cached keys and values as they "
+        "are, but what other operations make of them, which OpenVINO can not page; run this "
+        "model with transformers instead"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,14 @@ from ovspec_transforms.attention.paged_cache import (
     PagedLayer,
     paged_layers,
 )
-from ovspec_transforms.graph import PAGED_ATTENTION, add_parameter, let_read, rewrite_nodes, source_node
+from ovspec_transforms.graph import (
+    PAGED_ATTENTION,
+    add_parameter,
+    let_read,
+    remove_unread,
+    rewrite_nodes,
+    source_node,
+)
 from ovspec_transforms.report import TransformReport
 
 CACHE_WRITE = "CacheWrite"
@@ -57,7 +64,5 @@ def write_caches(model: ov.Model, element_type: ov.Type) -> TransformReport:
         return True
 
     report = rewrite_nodes(model, "WriteCaches", PAGED_ATTENTION, rewrite).require(layers)
-    for parameter in model.get_parameters():
-        if not parameter.output(0).get_target_inputs():
-            model.remove_parameter(parameter)
+    remove_unread(model)
     return report

@@ -16,6 +16,11 @@ from ovspec_transforms.heads.hidden_states import token_embedding
 #: Input of heads that draft blocks: which rows of a pass are a block's, i64 `[block rows]`.
 BLOCK_ROWS = "block_rows"
 _STATES, _D2T = "hidden_states", "d2t"
+# What norms before `fc`, of all states or of every boundary's, consist of.
+_OF_NORMS = (
+    *("Convert", "Power", "Multiply", "ReduceMean", "Add", "Sqrt", "Divide"),
+    *("Split", "VariadicSplit", "Slice", "StridedSlice", "Concat"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +90,21 @@ def _parts(
 
 
 def _reader(states: ov.Node) -> ov.Node:
-    """The linear layer that alone reads the states."""
-    readers = [port.get_node() for port in states.output(0).get_target_inputs()]
-    for node in [node for node in readers if node.get_type_name() == "Convert"]:
-        readers += [port.get_node() for port in node.output(0).get_target_inputs()]
-    layers = [node for node in readers if node.get_type_name() == "MatMul"]
-    if len(layers) != 1:
-        raise ValueError(f"the head has {len(layers)} linear layers over its hidden_states, expected 1 (fc)")
-    return layers[0]
+    """The linear layer that alone reads the states, through norms or not."""
+    found, pending, seen = list[ov.Node](), [states], set[str]()
+    while pending:
+        ports = [port for output in pending.pop().outputs() for port in output.get_target_inputs()]
+        for node in [port.get_node() for port in ports]:
+            if node.get_name() in seen or "Shape" in node.get_type_name():
+                continue
+            seen.add(node.get_name())
+            if node.get_type_name() == "MatMul":
+                found.append(node)
+            elif node.get_type_name() in _OF_NORMS:
+                pending.append(node)
+    if len(found) != 1:
+        raise ValueError(f"the head has {len(found)} linear layers over its hidden_states, expected 1 (fc)")
+    return found[0]
 
 
 def share_embedding(head: ov.Model, target: ov.Model) -> int:

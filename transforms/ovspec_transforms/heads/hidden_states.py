@@ -11,6 +11,8 @@ from ovspec_transforms.attention.paged_cache import VALUE
 from ovspec_transforms.graph import (
     GATED_DELTA_NET,
     PAGED_ATTENTION,
+    SELECTIVE_SSM,
+    SHORT_CONVOLUTION,
     add_output,
     add_parameter,
     i64,
@@ -23,6 +25,10 @@ from ovspec_transforms.report import TransformReport
 HIDDEN_ROWS = "hidden_rows"
 BOUNDARY_STATES = "boundary_states"
 
+# Operations that mix tokens, and which input is made by a linear layer and not rotated.
+_MIXERS = {PAGED_ATTENTION: VALUE, GATED_DELTA_NET: VALUE, SELECTIVE_SSM: 3}
+# In layers that have none of those, it alone.
+_CONVOLUTION = {SHORT_CONVOLUTION: 0}
 # What decompression of weights consists of.
 _DECOMPRESSION = ("Convert", "Subtract", "Multiply", "Reshape")
 
@@ -62,10 +68,11 @@ def hidden_states(model: ov.Model, boundaries: Sequence[int]) -> TransformReport
 def decoder_layers(model: ov.Model) -> list[ov.Node]:
     """The node of every layer of a paged model that mixes tokens, in the layers' order.
 
-    It reads values as its input `VALUE`, whether it attends to the text or keeps a state of it.
+    It attends to the text or keeps a state of it.
     """
-    mixers = (PAGED_ATTENTION, GATED_DELTA_NET)
-    return [node for node in model.get_ordered_ops() if node.get_type_name() in mixers]
+    found = [node for node in model.get_ordered_ops() if node.get_type_name() in {**_MIXERS, **_CONVOLUTION}]
+    keep_states = {node.get_type_name() for node in found} & {GATED_DELTA_NET, SELECTIVE_SSM}
+    return [node for node in found if not (keep_states and node.get_type_name() in _CONVOLUTION)]
 
 
 def boundary_output(model: ov.Model, layers: Sequence[ov.Node], boundary: int) -> ov.Output:
@@ -119,7 +126,7 @@ def _all_rows(state: ov.Output) -> ov.Output:
 
 def _value_projection(layer: ov.Node) -> ov.Node:
     """The linear layer that makes a layer's values; unlike queries and keys they are not rotated."""
-    node = source_node(layer, VALUE)
+    node = source_node(layer, {**_MIXERS, **_CONVOLUTION}[layer.get_type_name()])
     while node.get_type_name() != "MatMul":
         sources = [port.get_source_output().get_node() for port in node.inputs()]
         computed = [source for source in sources if not _is_constant(source)]

@@ -12,6 +12,7 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_transforms.graph import add_parameter, let_read
+from ovspec_transforms.layers.draft_steps import with_drafts
 from ovspec_transforms.layers.rows import Rows, angles, chosen_rows, pass_rows
 from ovspec_transforms.layers.step import Cache, Operand, Port, Step
 from ovspec_transforms.layers.steps import step_of
@@ -28,18 +29,22 @@ Outputs = dict[tuple[str, int], ov.Output]
 """Outputs of a graph by node and index."""
 
 
-def join_layers(model: ov.Model) -> TransformReport:
+def join_layers(model: ov.Model, drafts: bool = False) -> TransformReport:
     """Replace every stretch of whole layers whose nodes are known by one `DecoderLayers`.
 
     Adds the input `cache_table` u8 `[8 * (1 + entries)]`, numbers of 64 bits, where caches are read by their
     addresses: the number of blocks of each cache, then the address of `key_cache.N` at entry 3 N, and of
-    `value_cache.N` and `key_summary.N` behind it. These stay inputs of the model, although nothing reads
-    them.
+    `value_cache.N` and `key_summary.N` behind it. `remove_addressed` takes these out of the model's inputs.
 
     Args:
         model: behind all other passes, and changed in place.
+        drafts: whether a model whose nodes are all known becomes one operation, as `with_drafts`.
     """
     found, changed = _stretches(model), list[str]()
+    if drafts:
+        needed, _ = _needed(model, found, _outputs(model))
+        used = [[step for step in steps if step.node in needed] for steps in found]
+        found = with_drafts(model, [steps for steps in used if steps])
     if any(step.name == "attention" for steps in found for step in steps):
         # An operation costs more than the few small nodes between two others.
         stretches = [steps for steps in found if any(step.name in _HEAVY for step in steps)]
@@ -70,7 +75,24 @@ def _stretches(model: ov.Model) -> list[list[Step]]:
         levels[node.get_name()] = number
         made |= dict.fromkeys(step.outputs, (number, by))
         stretches.setdefault((number, by), []).append(step)
+        if step.name == "either":
+            _leave_out(step, stretches[number, by])
     return [stretches[number] for number in sorted(stretches)]
+
+
+def _leave_out(either: Step, steps: Sequence[Step]) -> None:
+    """Give the steps that lead from the second rows of an `either` to its first ones its condition."""
+    first, second = either.operands
+    begun, behind = {second}, list[Step]()
+    for step in steps:
+        if begun.intersection(step.reads) and step is not either:
+            begun.update(step.outputs)
+            behind.append(step)
+    needed = {first}
+    for step in reversed(behind):
+        if needed.intersection(step.outputs):
+            needed.update(step.reads)
+            step.condition = either.condition
 
 
 def _reads_the_pass(step: Step, of_pass: Container[tuple[str, int]]) -> bool:
@@ -81,7 +103,7 @@ def _reads_the_pass(step: Step, of_pass: Container[tuple[str, int]]) -> bool:
 
 def _replace(model: ov.Model, stretches: list[list[Step]]) -> list[str]:
     """Put one operation in the place of the steps of each stretch; their nodes."""
-    outputs = {(node.get_name(), o.get_index()): o for node in model.get_ops() for o in node.outputs()}
+    outputs = _outputs(model)
     if any(isinstance(read, Cache) for steps in stretches for step in steps for read in step.reads):
         outputs[CACHE_TABLE, 0] = add_parameter(model, CACHE_TABLE, [-1], ov.Type.u8).output(0)
     needed, wanted = _needed(model, stretches, outputs)
@@ -92,6 +114,10 @@ def _replace(model: ov.Model, stretches: list[list[Step]]) -> list[str]:
             _replace_stretch(steps, results, outputs, memory)
             changed += [step.node for step in steps]
     return changed
+
+
+def _outputs(model: ov.Model) -> Outputs:
+    return {(node.get_name(), o.get_index()): o for node in model.get_ops() for o in node.outputs()}
 
 
 def _replace_stretch(
@@ -173,6 +199,9 @@ class _Program:
         operands = [self._operand(operand) for operand in step.operands]
         outputs = [f"{self._name(made)}:{self._form(made)}" for made in step.outputs]
         settings = [f"{name}={_word(value)}" for name, value in step.settings.items()]
+        if step.condition:
+            table, place = step.condition
+            settings.append(f"if={self._operand(table)}#{place}")
         return " ".join([*outputs, "=", step.name, *operands, *settings])
 
     def _name(self, made: Rows | Port) -> str:

@@ -90,6 +90,7 @@ class Step:
         outputs: rows that it writes, and tables: tensors of another type or shape.
         settings: its other words.
         node: whose outputs it computes.
+        condition: a table and the place of a number in it; where this is 0 the step is left out.
     """
 
     name: str
@@ -97,11 +98,13 @@ class Step:
     outputs: Sequence[Rows | Port]
     settings: dict[str, object] = field(default_factory=dict)
     node: str = ""
+    condition: tuple[Port, int] | None = None
 
     @property
     def reads(self) -> list[Rows | Port]:
-        """Its operands without weights."""
-        return [operand for operand in self.operands if isinstance(operand, Rows | Port)]
+        """Its operands without weights, and the table of its condition."""
+        tables: list[Operand] = [self.condition[0]] if self.condition else []
+        return [operand for operand in (*self.operands, *tables) if isinstance(operand, Rows | Port)]
 
 
 def rows_of_outputs(node: ov.Node) -> list[Rows] | None:

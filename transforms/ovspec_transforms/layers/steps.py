@@ -225,7 +225,11 @@ def _linear(node: ov.Node) -> Step | None:
         return None
     attributes = node.get_attributes()
     settings = {name: attributes[name] for name in ("format", "groups", "row_bits")}
-    return Step("linear", [x, packed.get_data()], outputs, settings)
+    operands: list[Operand] = [x, packed.get_data()]
+    if node.get_input_size() > 2:
+        operands.append(Port.of(node, 2))
+        settings["adapter_layers"] = ",".join(str(number) for number in attributes["adapter_layers"])
+    return Step("linear", operands, outputs, settings)
 
 
 def _cache_write(node: ov.Node) -> Step | None:
@@ -256,6 +260,19 @@ def _attention(node: ov.Node) -> Step | None:
     return Step("attention", operands, outputs, settings | cache_type(operands))
 
 
+def _either(node: ov.Node) -> Step | None:
+    """Select(number of a table != 0, rows, other rows)."""
+    chosen = behind(node, 0, "NotEqual")
+    one = behind(chosen, 0, "Gather") if chosen is not None and number(chosen, 1) == 0 else None
+    a, b, outputs = rows_into(node, 1), rows_into(node, 2), rows_of_outputs(node)
+    if one is None or not (a and b and outputs) or a.width != b.width:
+        return None
+    place = number(one, 1)
+    if place is None or number(one, 2) != 0 or one.get_output_element_type(0) != ov.Type.i32:
+        return None
+    return Step("either", [a, b], outputs, condition=(Port.of(one, 0), int(place)))
+
+
 _PATTERNS: dict[str, tuple[Callable[[ov.Node], Step | None], ...]] = {
     "Multiply": (_rms, _layer_norm, _gated, partial(of_two, name="multiply"), scale),
     "Add": (_rope, partial(of_two, name="add")),
@@ -264,6 +281,7 @@ _PATTERNS: dict[str, tuple[Callable[[ov.Node], Step | None], ...]] = {
     "Divide": (normalize,),
     "TopK": (top_k,),
     "Slice": (part,),
+    "Select": (_either,),
     "Reshape": (head,),
     **dict.fromkeys(("Split", "VariadicSplit"), (parts,)),
     **dict.fromkeys(("Swish", "Gelu", "Relu", "Sigmoid", "Tanh"), (activation,)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +15,15 @@ from openvino import opset15 as ops
 
 import ovspec_ops
 from ovspec_ops.linear.layout import MOST_INPUTS, MOST_OUTPUTS, PANEL, pack_numbers, pack_stored, packed_shape
-from ovspec_transforms.graph import GATED_DELTA_NET, ancestors, let_read, nodes_of_type
+from ovspec_transforms.graph import (
+    GATED_DELTA_NET,
+    SELECTIVE_SSM,
+    add_parameter,
+    ancestors,
+    let_read,
+    nodes_of_type,
+)
+from ovspec_transforms.linear.adapted_layer import ADAPTERS, AdaptedLayer
 from ovspec_transforms.report import TransformReport
 from ovspec_transforms.weights.expert_weights import UnknownPatternError
 from ovspec_transforms.weights.linear_weights import (
@@ -37,7 +45,7 @@ Arithmetic = Literal["f32", "bf16"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class LinearLayer:
     """A MatMul with weights that Linear takes.
 
     `fmt` is the operation's format: that of the stored weights, or bf16 where floating-point weights are to
@@ -55,7 +63,7 @@ class _Layer:
         return rows.get_node().get_name(), rows.get_index(), self.fmt, self.weights.groups
 
 
-def _layer(matmul: ov.Node, arithmetic: Arithmetic) -> _Layer | None:
+def _layer(matmul: ov.Node, arithmetic: Arithmetic) -> LinearLayer | None:
     """The layer behind a MatMul; `None` where it multiplies no constant weights.
 
     Raises:
@@ -81,7 +89,8 @@ def _layer(matmul: ov.Node, arithmetic: Arithmetic) -> _Layer | None:
             f"groups are of {weights.inputs // weights.groups} weights, expected a multiple of 8"
         )
     fmt = _FORMATS[weights.data.get_element_type().get_type_name()]
-    return _Layer(matmul, weights, arithmetic if weights.scales is None and arithmetic == "bf16" else fmt)
+    rounded = weights.scales is None and arithmetic == "bf16"
+    return LinearLayer(matmul, weights, arithmetic if rounded else fmt)
 
 
 def _reads_states(matmul: ov.Node) -> bool:
@@ -92,10 +101,11 @@ def _reads_states(matmul: ov.Node) -> bool:
     or the process.
     """
     rows = matmul.input(0).get_source_output().get_node()
-    return any(node.get_type_name() == GATED_DELTA_NET for node in ancestors(rows, ("MatMul", LINEAR)))
+    states = (GATED_DELTA_NET, SELECTIVE_SSM)
+    return any(node.get_type_name() in states for node in ancestors(rows, ("MatMul", LINEAR)))
 
 
-def _layers(model: ov.Model, arithmetic: Arithmetic) -> tuple[list[_Layer], list[str]]:
+def find_layers(model: ov.Model, arithmetic: Arithmetic) -> tuple[list[LinearLayer], list[str]]:
     """The layers that Linear takes, and a sentence for each that it does not."""
     found, left = [], []
     for matmul in nodes_of_type(model, "MatMul"):
@@ -111,22 +121,22 @@ def _layers(model: ov.Model, arithmetic: Arithmetic) -> tuple[list[_Layer], list
 
 def linear_layers(model: ov.Model) -> TransformReport:
     """The report that `native_linear` would give; the model stays as it is."""
-    found, left = _layers(model, "f32")
+    found, left = find_layers(model, "f32")
     return TransformReport(_NAME, tuple(layer.matmul.get_friendly_name() for layer in found), tuple(left))
 
 
-def _shapes(layers: Sequence[_Layer]) -> list[tuple[int, int]]:
+def _shapes(layers: Sequence[LinearLayer]) -> list[tuple[int, int]]:
     return [packed_shape(w.out, w.inputs, w.groups, layer.fmt) for layer in layers for w in [layer.weights]]
 
 
-def _memory(wholes: Sequence[Sequence[_Layer]]) -> list[NDArray[np.uint8]]:
+def _memory(wholes: Sequence[Sequence[LinearLayer]]) -> list[NDArray[np.uint8]]:
     """Zeros for the panels of each operation, in the order of the graph: what one operation reads as a whole
     then holds no weights of another."""
     memory, shapes = WeightMemory(), [_shapes(layers) for layers in wholes]
     return [memory.zeros((sum(panels for panels, _ in of), of[0][1])) for of in shapes]
 
 
-def _pack(layers: Sequence[_Layer], packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _pack(layers: Sequence[LinearLayer], packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Write the panels of all layers, one behind the other."""
     first = 0
     for layer, (panels, size) in zip(layers, _shapes(layers), strict=True):
@@ -154,7 +164,13 @@ def _of_known_width(rows: ov.Output, width: int) -> ov.Output:
     return ops.reshape(rows, ops.constant(shape), False).output(0)
 
 
-def _operation(layers: Sequence[_Layer], packed: NDArray[np.uint8], arithmetic: Arithmetic) -> ov.Node:
+def _operation(
+    layers: Sequence[LinearLayer],
+    packed: NDArray[np.uint8],
+    arithmetic: Arithmetic,
+    adapters: Mapping[str, int],
+    tables: ov.Node | None,
+) -> ov.Node:
     first = layers[0]
     attributes: dict[str, object] = {
         "format": first.fmt,
@@ -164,11 +180,17 @@ def _operation(layers: Sequence[_Layer], packed: NDArray[np.uint8], arithmetic: 
     if first.weights.scales is None:
         attributes["row_bits"] = 16 if arithmetic == "bf16" else _ROWS_AS_THEY_ARE
     rows = _of_known_width(first.matmul.input(0).get_source_output(), first.weights.inputs)
-    data = ops.constant(packed, shared_memory=True).output(0)
-    return ovspec_ops.create(LINEAR, [rows, data], attributes)
+    inputs = [rows, ops.constant(packed, shared_memory=True).output(0)]
+    numbers = [adapters.get(layer.matmul.get_friendly_name(), -1) for layer in layers]
+    if tables is not None and max(numbers) >= 0:
+        inputs.append(tables.output(0))
+        attributes["adapter_layers"] = numbers
+    return ovspec_ops.create(LINEAR, inputs, attributes)
 
 
-def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> TransformReport:
+def native_linear(
+    model: ov.Model, arithmetic: Arithmetic = "f32", adapted: Sequence[AdaptedLayer] = ()
+) -> TransformReport:
     """Replace products with constant weights by Linear; those of the same rows become one operation.
 
     Weights of 8 and 4 bits with a scale a neuron or a group, as NNCF and GenAI's reader of GGUF files write
@@ -180,9 +202,13 @@ def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> TransformR
         model: changed in place.
         arithmetic: of products with floating-point weights. "f32" takes rows and weights as they are; "bf16"
             rounds both to bf16 and adds their products in f32, as OpenVINO does at that inference precision.
+        adapted: layers that LoRA adapters may add to, of `adapted_layers`. With any, the model gets the input
+            `adapters` u8 `[rows, 8]`: the address of each row's `AdapterTable`, 0: none.
     """
-    found, left = _layers(model, arithmetic)
-    groups: dict[tuple[str, int, str, int], list[_Layer]] = {}
+    found, left = find_layers(model, arithmetic)
+    adapters = {layer.node: number for number, layer in enumerate(adapted)}
+    tables = add_parameter(model, ADAPTERS, [-1, 8], ov.Type.u8) if adapted else None
+    groups: dict[tuple[str, int, str, int], list[LinearLayer]] = {}
     for layer in found:
         groups.setdefault(layer.shares, []).append(layer)
     wholes = [
@@ -194,7 +220,9 @@ def native_linear(model: ov.Model, arithmetic: Arithmetic = "f32") -> TransformR
     # NumPy copies outside the interpreter's lock.
     with ThreadPoolExecutor(min(_MOST_PACKERS, len(os.sched_getaffinity(0)))) as pool:
         packed = pool.map(_pack, wholes, _memory(wholes))
-        operations = [_operation(*pair, arithmetic) for pair in zip(wholes, packed, strict=True)]
+        operations = [
+            _operation(*pair, arithmetic, adapters, tables) for pair in zip(wholes, packed, strict=True)
+        ]
     for layers, operation in zip(wholes, operations, strict=True):
         names = [layer.matmul.get_friendly_name() for layer in layers]
         operation.set_friendly_name(names[0])

@@ -1,0 +1,186 @@
+"""Heads in the formats of the package speculators, made by it: exported they compute what it computes.
+
+`pip install --no-deps speculators==0.9.0`, and pydantic-settings and loguru with it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+import torch
+from drafters.dflash_models import BLOCK, MASK, Reference
+from drafters.dflash_models import BOUNDARIES as DFLASH_BOUNDARIES
+from drafters.eagle3_models import DRAFTED, EPS, HEADS, HIDDEN, KV_HEADS, SIZE, THETA, VOCAB
+from drafters.eagle31_models import VARIANTS, Reference31
+from safetensors.torch import load_file
+from settings import F32
+
+from ovspec_models.folder.head_info import boundaries_of
+from ovspec_models.heads import open_head
+from ovspec_models.heads.eagle3 import eagle3_model
+
+speculators = pytest.importorskip("speculators", reason="needs speculators")
+TOKENS = 24
+# Three products of 64 to 192 numbers in f32, and softmax; measured: 2e-6.
+TOLERANCE = 1e-4
+
+
+def layers_config(kind: str, **sizes: Any) -> Any:
+    from transformers import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[kind](
+        hidden_size=HIDDEN,
+        intermediate_size=96,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        head_dim=SIZE,
+        rms_norm_eps=EPS,
+        vocab_size=VOCAB,
+        max_position_embeddings=2048,
+        rope_parameters={"rope_type": "default", "rope_theta": THETA},
+        attn_implementation="eager",
+        **{"num_hidden_layers": 1, **sizes},
+    )
+
+
+def about(algorithm: str) -> Any:
+    """What every head of the package says beside its own settings."""
+    from speculators.config import SpeculatorsConfig, VerifierConfig
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+
+    return SpeculatorsConfig(
+        algorithm=algorithm,
+        proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=3)],
+        default_proposal_method="greedy",
+        verifier=VerifierConfig(name_or_path=None, architectures=["LlamaForCausalLM"]),
+    )
+
+
+def with_weights(model: Any) -> Any:
+    """The model with random weights; it makes embedding and output layer of NaN."""
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(
+                1 + 0.3 * torch.randn(weight.shape) if "norm" in name else 0.2 * torch.randn(weight.shape)
+            )
+    return model.float().eval()
+
+
+def eagle3(name: str) -> Any:
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+
+    said = {"model_type": "llama", **VARIANTS[name]}
+    biased = {key: said.pop(key) for key in ("attention_bias", "mlp_bias") if key in said}
+    if said["model_type"] == "qwen3":
+        biased.pop("mlp_bias", None)
+    layers = layers_config(
+        said.pop("model_type"), num_hidden_layers=said.pop("num_hidden_layers", 1), **biased
+    )
+    config = Eagle3SpeculatorConfig(
+        transformer_layer_config=layers,
+        draft_vocab_size=DRAFTED,
+        eagle_aux_hidden_state_layer_ids=[2, 3, 4],
+        speculators_config=about("eagle3"),
+        **said,
+    )
+    model = with_weights(Eagle3DraftModel(config))
+    known = torch.zeros(VOCAB, dtype=torch.bool)
+    known[torch.randperm(VOCAB)[:DRAFTED]] = True
+    model.load_vocab_mappings(known, known.nonzero()[:, 0] - torch.arange(DRAFTED))
+    return model
+
+
+def logits_of(graph: ov.Model, **inputs: Any) -> np.ndarray[Any, Any]:
+    """Those of a stateful head for one text."""
+    request = ov.Core().compile_model(graph, "CPU", dict(F32)).create_infer_request()
+    rows = inputs["input_ids"].shape[1]
+    every = {"attention_mask": np.ones((1, rows), np.int64), "beam_idx": np.zeros(1, np.int32), **inputs}
+    request.infer(every)
+    return np.array(request.get_tensor("logits").data[0])
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_eagle3(name: str, tmp_path: Path) -> None:
+    """The first token's logits of the graph; the second's of the reference of drafters."""
+    model, seen = eagle3(name), list[torch.Tensor]()
+    model.save_pretrained(tmp_path)
+    model.lm_head.register_forward_hook(lambda layer, given, found: seen.append(found[0]))
+    states, tokens = torch.randn(TOKENS, 3 * HIDDEN), torch.randint(0, VOCAB, (TOKENS,))
+    with torch.no_grad():
+        model(states[None], tokens[None], torch.zeros(1, TOKENS, dtype=torch.long), ttt_steps=2)
+    checkpoint = open_head(tmp_path, "eagle3")
+    got = logits_of(
+        eagle3_model(checkpoint, "fp32"),
+        input_ids=tokens[None].numpy(),
+        hidden_states=states[None].numpy(),
+        position_ids=np.arange(TOKENS)[None],
+    )
+    np.testing.assert_allclose(got, seen[0].numpy(), atol=TOLERANCE)
+
+    made = Reference31(model.embed_tokens.weight.detach(), **VARIANTS[name])
+    made.weights = load_file(tmp_path / "model.safetensors")
+    # The entry behind row i, as a draft makes it: its own state, and the token after the next.
+    own, first = made.forward(made.features(states), tokens)
+    torch.testing.assert_close(first, seen[0], atol=TOLERANCE, rtol=0)
+    row = TOKENS - 2
+    features = torch.cat([made.features(states)[: row + 1], own[row : row + 1]])
+    following = torch.cat([tokens[: row + 1], tokens[row + 1 : row + 2]])
+    torch.testing.assert_close(made.forward(features, following)[1][-1], seen[1][row], atol=TOLERANCE, rtol=0)
+
+
+def test_dflash(tmp_path: Path) -> None:
+    """Its reference, with which the drafter is compared elsewhere, computes what the package computes."""
+    from speculators.models.dflash import DFlashDraftModel, DFlashSpeculatorConfig
+
+    config = DFlashSpeculatorConfig(
+        transformer_layer_config=layers_config("qwen3", num_hidden_layers=2),
+        draft_vocab_size=VOCAB,
+        block_size=BLOCK,
+        mask_token_id=MASK,
+        aux_hidden_state_layer_ids=list(DFLASH_BOUNDARIES),
+        speculators_config=about("dflash"),
+    )
+    model = with_weights(DFlashDraftModel(config))
+    model.save_pretrained(tmp_path)
+    states, tokens = torch.randn(TOKENS, 2 * HIDDEN), torch.randint(0, VOCAB - 1, (TOKENS,))
+    anchor = TOKENS - 2 * BLOCK
+    wanted = torch.zeros(1, TOKENS)
+    wanted[0, anchor] = 1.0  # the only place that a block may begin at
+    with torch.no_grad():
+        _, found, _, _, places = model._backbone_forward(
+            states[None],
+            tokens[None],
+            wanted,
+            torch.randn(1, TOKENS, HIDDEN),
+            torch.zeros(1, TOKENS, dtype=torch.long),
+            max_anchors=1,
+        )
+    assert places[0] == anchor
+    made = Reference(model.embed_tokens.weight.detach(), model.lm_head.weight.detach())
+    checkpoint = open_head(tmp_path, "dflash")
+    assert boundaries_of(checkpoint.config) == DFLASH_BOUNDARIES
+    made.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    with torch.no_grad():
+        got = made.logits(tokens[: anchor + 1].tolist(), states[:anchor], BLOCK - 1)
+    torch.testing.assert_close(got, found[0, 1:], atol=TOLERANCE, rtol=0)
+
+
+#: Kinds whose drafts need what ovspec does not compute, and their classes.
+OTHERS = {"peagle": "PEagle", "mtp": "MTP", "dflash2": "DFlash2", "dspark": "DSpark", "xpress": "XPress"}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_others_are_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
+    made = getattr(speculators, f"{OTHERS[kind]}SpeculatorConfig")
+    config = made(transformer_layer_config=layers_config("qwen3"), speculators_config=about(kind))
+    config.save_pretrained(tmp_path)
+    for asked in ("eagle3", "dflash", "mtp"):
+        with pytest.raises(
+            ValueError, match=rf"^[^\n]*of the kind '{kind}[^\n]*\), which is not known[^\n]*$"
+        ):
+            open_head(tmp_path, asked)

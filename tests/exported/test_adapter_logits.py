@@ -31,11 +31,11 @@ LEFT = {"LFM2": ["out_proj"], "Gemma 3n": ["k_proj", "v_proj"]}
 
 
 def linear_layers(model: Any) -> dict[str, Any]:
-    """The linear layers of a checkpoint's decoder layers, by name."""
+    """The linear layers of a checkpoint's decoder layers, by name; not those of no channels."""
     return {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and name != "lm_head"
+        if isinstance(module, torch.nn.Linear) and name != "lm_head" and module.weight.numel()
     }
 
 

@@ -98,7 +98,8 @@ def _inputs(model: ov.Model, layers: list[Step], read: set[Rows | Port]) -> tupl
     nodes = {node.get_name(): node for node in model.get_ordered_ops()}
     slots = {step.operands[4] for step in layers if step.name == "cache_write"}
     tables = {step.operands[4] for step in layers if step.name == "attention"}
-    given = {port for port in read if isinstance(port, Port) and not _is_constant(nodes[port.node])}
+    ports = [port for port in read if isinstance(port, Port)]
+    given = {port for port in ports if nodes[port.node].get_type_name() != "Constant"}
     if len(slots) != 1 or len(tables) != 1 or given != slots | tables:
         return None
     rows = [rows for rows in read if isinstance(rows, Rows)]
@@ -111,10 +112,6 @@ def _inputs(model: ov.Model, layers: list[Step], read: set[Rows | Port]) -> tupl
         return _embedding(nodes[others[0].node], others[0]), slot, table
     except UnknownPatternError:
         return None
-
-
-def _is_constant(node: ov.Node) -> bool:
-    return bool(node.get_type_name() == "Constant")
 
 
 def _is_of_positions(node: ov.Node) -> bool:
@@ -142,18 +139,18 @@ def _embedding(gather: ov.Node, rows: Rows) -> Step:
     data, zero_point, scale = split_weights(source_node(gather), "an embedding")
     dtype = data.get_element_type()
     settings: dict[str, object] = {"format": dtype.get_type_name(), "ids": count}
-    operands: list[Operand] = [_of_32_bits(ids)]
+    operands = list[Operand]()
     if scale is None and dtype in _NUMBERS:
         data = shared_bytes(data, (count, width * _NUMBERS[dtype]))
     elif scale is not None and dtype in _INTEGERS and scale.get_element_type() == ov.Type.f16:
         groups = math.prod(scale.get_output_shape(0)) // count
         zeros = zero_points_of(dtype, zero_point, (count, groups), "an embedding")
         settings["groups"] = groups
-        operands += [np.array(scale.data).ravel(), zeros.ravel()]
+        operands = [np.array(scale.data).ravel(), zeros.ravel()]
         data = shared_bytes(data, (count, width))
     else:
         raise UnknownPatternError(f"an embedding is of type {dtype.get_type_name()}")
     # The program finds it there; the Gather itself goes.
     gather.input(0).replace_source_output(data.output(0))
-    operands.insert(1, Port.of(gather, 0))
+    operands = [_of_32_bits(ids), Port.of(gather, 0), *operands]
     return Step("embedding", operands, [rows], settings, gather.get_name())

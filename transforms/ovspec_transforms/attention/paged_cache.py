@@ -35,8 +35,7 @@ def to_paged(model: ov.Model) -> TransformReport:
     """
     if nodes_of_type(model, PAGED_ATTENTION):
         raise ValueError("the model is paged already: give the stateful IR that optimum-intel exports")
-    attention = nodes_of_type(model, "ScaledDotProductAttention")
-    if not attention:
+    if not nodes_of_type(model, "ScaledDotProductAttention"):
         raise ValueError(
             "the model has no attention that OpenVINO can page (no ScaledDotProductAttention): it has none "
             "at all, or one that transformers writes out; run this model with transformers instead"

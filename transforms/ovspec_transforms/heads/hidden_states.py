@@ -26,9 +26,7 @@ HIDDEN_ROWS = "hidden_rows"
 BOUNDARY_STATES = "boundary_states"
 
 # Operations that mix tokens, and which input is made by a linear layer and not rotated.
-_MIXERS = {PAGED_ATTENTION: VALUE, GATED_DELTA_NET: VALUE, SELECTIVE_SSM: 3}
-# In layers that have none of those, it alone.
-_CONVOLUTION = {SHORT_CONVOLUTION: 0}
+_MIXERS = {PAGED_ATTENTION: VALUE, GATED_DELTA_NET: VALUE, SELECTIVE_SSM: 3, SHORT_CONVOLUTION: 0}
 # What decompression of weights consists of.
 _DECOMPRESSION = ("Convert", "Subtract", "Multiply", "Reshape")
 
@@ -68,11 +66,12 @@ def hidden_states(model: ov.Model, boundaries: Sequence[int]) -> TransformReport
 def decoder_layers(model: ov.Model) -> list[ov.Node]:
     """The node of every layer of a paged model that mixes tokens, in the layers' order.
 
-    It attends to the text or keeps a state of it.
+    It attends to the text or keeps a state of it; a short convolution before such a state is no layer.
     """
-    found = [node for node in model.get_ordered_ops() if node.get_type_name() in {**_MIXERS, **_CONVOLUTION}]
-    keep_states = {node.get_type_name() for node in found} & {GATED_DELTA_NET, SELECTIVE_SSM}
-    return [node for node in found if not (keep_states and node.get_type_name() in _CONVOLUTION)]
+    found = [node for node in model.get_ordered_ops() if node.get_type_name() in _MIXERS]
+    if any(node.get_type_name() in (GATED_DELTA_NET, SELECTIVE_SSM) for node in found):
+        return [node for node in found if node.get_type_name() != SHORT_CONVOLUTION]
+    return found
 
 
 def boundary_output(model: ov.Model, layers: Sequence[ov.Node], boundary: int) -> ov.Output:
@@ -126,7 +125,7 @@ def _all_rows(state: ov.Output) -> ov.Output:
 
 def _value_projection(layer: ov.Node) -> ov.Node:
     """The linear layer that makes a layer's values; unlike queries and keys they are not rotated."""
-    node = source_node(layer, {**_MIXERS, **_CONVOLUTION}[layer.get_type_name()])
+    node = source_node(layer, _MIXERS[layer.get_type_name()])
     while node.get_type_name() != "MatMul":
         sources = [port.get_source_output().get_node() for port in node.inputs()]
         computed = [source for source in sources if not _is_constant(source)]

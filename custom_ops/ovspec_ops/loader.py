@@ -64,7 +64,8 @@ def check_versions() -> None:
 @functools.lru_cache(maxsize=4)
 def _library(path: str) -> ctypes.CDLL:
     library = ctypes.CDLL(path)
-    for name in ("openvino_version", "last_error", "available_isas", "isas_for_tests", "active_isa"):
+    strings = ("openvino_version", "last_error", "available_isas", "isas_for_tests", "active_isa")
+    for name in (*strings, "end_step_times"):
         function = getattr(library, f"ovspec_{name}")
         function.restype, function.argtypes = ctypes.c_char_p, []
     library.ovspec_set_isa.restype, library.ovspec_set_isa.argtypes = ctypes.c_int, [ctypes.c_char_p]
@@ -130,7 +131,6 @@ def step_times() -> Iterator[dict[str, float]]:
         until the block has ended.
     """
     library, found = _native(), dict[str, float]()
-    library.ovspec_end_step_times.restype = ctypes.c_char_p
     library.ovspec_begin_step_times()
     try:
         yield found

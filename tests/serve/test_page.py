@@ -137,6 +137,42 @@ def test_messages_are_edited_and_answered_again_and_kept(browser: Browser, serve
     assert not browser.run("document.querySelectorAll('#chat-list li').length")
 
 
+def test_chats_do_not_change_one_another(browser: Browser) -> None:
+    fill(browser, "longest", "8")
+    send(browser, PROMPT)
+    first = turns(browser)
+    # Leave a second one before its answer begins.
+    press(browser, "new-chat")
+    fill(browser, "prompt", "The old man")
+    browser.run(
+        "document.getElementById('send').click(); document.querySelector('#chat-list button').click()"
+    )
+    wait(browser)
+    kept = stored(browser)[0]["messages"]
+    assert turns(browser) == first == [message["content"].strip() for message in kept]
+    assert browser.run("document.getElementById('prompt').value") == "The old man"
+    # Another tab keeps one.
+    chats = json.dumps([{"id": "other", "title": "Other", "messages": [{"role": "user", "content": "Hi"}]}])
+    browser.run(
+        f"localStorage.setItem('ovspec-chats', {json.dumps(chats)}); "
+        "dispatchEvent(new StorageEvent('storage', {key: 'ovspec-chats'}))"
+    )
+    send(browser, "The old man")
+    assert [chat["title"] for chat in stored(browser)] == [PROMPT[:60], "Other"]
+
+
+def test_a_chat_is_forgotten_while_it_is_written(browser: Browser) -> None:
+    fill(browser, "longest", "4000")
+    fill(browser, "prompt", PROMPT)
+    press(browser, "send")
+    browser.wait_for("document.querySelector('.turn.assistant .words')?.textContent.length > 20")
+    press(browser, "forget-all")
+    press(browser, "forget-all")
+    wait(browser)
+    assert turns(browser) == [] == stored(browser)
+    assert not browser.run("document.querySelectorAll('#chat-list li').length")
+
+
 def test_plain_and_speculative_side_by_side(browser: Browser) -> None:
     for name, value in {"longest": "32", "draft-tokens": "4", "shown": True}.items():
         fill(browser, name, value)
@@ -167,6 +203,7 @@ def test_a_refusal_is_in_words_of_the_page_and_the_message_kept(browser: Browser
     assert "Randomness (temperature), 0 to 2: 7; enter a number from 0 to 2" in text(browser, "error")
     assert browser.run("document.getElementById('prompt').value") == PROMPT
     assert turns(browser) == [] == stored(browser)
+    assert not browser.run("document.querySelectorAll('#chat-list li').length")
 
 
 def test_stop_ends_the_request_and_the_answer_can_go_on(browser: Browser, served: Served) -> None:
@@ -179,6 +216,12 @@ def test_stop_ends_the_request_and_the_answer_can_go_on(browser: Browser, served
     served.wait_for(lambda: served.metric("vllm:num_requests_running") == 0)
     assert len(turns(browser)) == 2 and not text(browser, "error")
     assert "You stopped" in browser.run("document.querySelector('.note').textContent")
+    stopped = turns(browser)[1]
+    fill(browser, "longest", "8")
+    press(browser, "Go on")
+    wait(browser)
+    assert turns(browser)[1].startswith(stopped) and len(turns(browser)[1]) > len(stopped)
+    assert len(turns(browser)) == 2
 
 
 def test_input_methods_keep_their_enter(browser: Browser) -> None:
@@ -219,6 +262,10 @@ def test_a_server_with_a_key_asks_for_it(demo_ir: Path, tmp_path: Path) -> None:
         Browser(PROGRAM, tmp_path / "profile", served.url + "/", DEVICES["phone"]) as browser,
     ):
         browser.wait_for("document.getElementById('key-row')?.hidden === false")
+        fill(browser, "prompt", PROMPT)
+        press(browser, "send")
+        browser.wait_for("document.getElementById('error').innerText.includes('API key')")
+        assert browser.run("document.getElementById('prompt').value") == PROMPT
         fill(browser, "key", "secret")
         press(browser, "key-set")
         browser.wait_for("document.getElementById('about').textContent.startsWith('demo_ir')")

@@ -1,17 +1,15 @@
 // Chats, kept in this browser: {id, title, messages: [{role, content, note}]}.
 
+import { load, store } from "./stored.js";
+
 const PLACE = "ovspec-chats";
-let chats = JSON.parse(localStorage.getItem(PLACE) || "[]");
+let chats = load(PLACE, []);
 let kept = true;
 
-function save() {
-  try {
-    localStorage.setItem(PLACE, JSON.stringify(chats));
-    kept = true;
-  } catch {
-    kept = false; // the browser's place is full, or it allows none
-  }
-}
+function save() { kept = store(PLACE, chats); }
+
+// Another tab has changed them: what it wrote must not be written over, nor what it forgot be kept again.
+addEventListener("storage", event => { if (event.key === PLACE) chats = load(PLACE, []); });
 
 // Whether the last change was kept; else it is gone when the page closes.
 export const isKept = () => kept;
@@ -21,10 +19,10 @@ export function newChat() {
   return { id: crypto.randomUUID ? crypto.randomUUID() : String(Date.now() + Math.random()), title: "", messages: [] };
 }
 
-// Keep a chat as the newest one; one without messages is not kept.
+// Keep a chat as the newest one; one that is forgotten, or has no messages, is not kept.
 export function keep(chat) {
   chats = chats.filter(other => other.id !== chat.id);
-  if (chat.messages.length) {
+  if (chat.messages.length && !chat.forgotten) {
     chat.title = chat.messages[0].content.slice(0, 60);
     chats.unshift(chat);
   }
@@ -38,5 +36,5 @@ export function forget(id) {
 
 export function forgetAll() {
   chats = [];
-  localStorage.removeItem(PLACE);
+  save();
 }

@@ -17,11 +17,11 @@ export async function compare(messages, options, signal, at, onSpeculative) {
   for (const side of ["plain", "speculative", "speculative", "plain"]) {
     const mine = side === "plain" ? { ...options, ...PLAIN } : options, answer = new Answer();
     sides[side].push(answer);
-    await ask(messages, mine, signal, () => {
+    await ask(messages, mine, signal, answer, () => {
       at(side).textContent = answer.text;
       showFigures(at(side + "-figures"), answer);
       if (side === "speculative") onSpeculative(answer);
-    }, answer);
+    });
   }
   const texts = new Set([...sides.plain, ...sides.speculative].map(answer => answer.text));
   const same = texts.size === 1 ? "The texts are the same." : "The texts differ.";

@@ -4,6 +4,7 @@ import { allChats, forget, forgetAll, isKept, keep, newChat } from "./chats.js";
 import { draw } from "./charts.js";
 import { compare } from "./compare.js";
 import { Answer, ask, connect, NeedsKey, server } from "./server.js";
+import { load, store } from "./stored.js";
 import { CAN_GO_ON, showFigures, showWords, turnOf } from "./turns.js";
 
 const at = id => document.getElementById(id);
@@ -14,12 +15,12 @@ let chat = newChat(), stopper = null, editing = null, view = "chat", drawn = nul
 // --- settings
 
 function restore() {
-  const saved = JSON.parse(localStorage.getItem(SETTINGS) || "{}");
+  const saved = load(SETTINGS, {});
   for (const id of FIELDS) {
     if (id in saved) at(id)[at(id).type === "checkbox" ? "checked" : "value"] = saved[id];
     at(id).addEventListener("change", () => {
       const values = FIELDS.map(name => [name, at(name).type === "checkbox" ? at(name).checked : at(name).value]);
-      localStorage.setItem(SETTINGS, JSON.stringify(Object.fromEntries(values)));
+      store(SETTINGS, Object.fromEntries(values));
       if (id === "shown") showHow();
     });
   }
@@ -95,7 +96,7 @@ function showChats() {
     open.textContent = one.title;
     if (one.id === chat.id) open.setAttribute("aria-current", "true");
     open.onclick = () => { openChat(one); if (innerWidth < 800) openPanel("chats", false); };
-    Object.assign(away, { className: "small", textContent: "Forget", onclick: () => { forget(one.id); if (one.id === chat.id) openChat(newChat()); showChats(); } });
+    Object.assign(away, { className: "small", textContent: "Forget", onclick: () => { forget(one.id); if (one.id === chat.id) forgetOpen(); showChats(); } });
     away.setAttribute("aria-label", "Forget " + one.title);
     item.append(open, away);
     return item;
@@ -114,6 +115,12 @@ function openChat(one) {
   at("prompt").focus();
 }
 
+// Forget the open chat, whose answer may still be written.
+function forgetOpen() {
+  chat.forgotten = true;
+  openChat(newChat());
+}
+
 function edit(index) {
   const leaves = index === null && editing !== null;
   editing = index;
@@ -130,8 +137,8 @@ function asked(messages) {
 }
 
 // Let the model write the last message, which stands in the chat already.
-async function write(message, more, answer = new Answer()) {
-  const mine = chat, before = message.content, messages = asked(before ? mine.messages : mine.messages.slice(0, -1));
+async function write(message, more) {
+  const mine = chat, answer = new Answer(), before = message.content, messages = asked(before ? mine.messages : mine.messages.slice(0, -1));
   delete message.note;
   answers.set(message, answer);
   showChat();
@@ -139,7 +146,7 @@ async function write(message, more, answer = new Answer()) {
   at("turns").setAttribute("aria-busy", "true"); // it is read aloud as a whole
   toEnd();
   try {
-    await ask(messages, { ...options(), ...more }, stopper.signal, () => {
+    await ask(messages, { ...options(), ...more }, stopper.signal, answer, () => {
       message.content = before + answer.text;
       if (mine !== chat) return;
       const follow = atEnd();
@@ -147,7 +154,7 @@ async function write(message, more, answer = new Answer()) {
       if (at("shown").checked) showFigures(figures, answer);
       showInsight(answer);
       if (follow) toEnd();
-    }, answer);
+    });
     const used = answer.usage ? answer.usage.prompt_tokens + answer.usage.completion_tokens : 0;
     if (answer.finish === "length") message.note = used >= server.model.max_model_len ? "context" : "length";
   } catch (error) {
@@ -159,33 +166,27 @@ async function write(message, more, answer = new Answer()) {
     // What was said so far is the answer if its reader stopped it; a refused message leaves the chat.
     if (!message.content) mine.messages.pop();
     keep(mine);
-    showChats();
   }
 }
 
-async function sendMessage(text) {
-  const kept = [...chat.messages];
-  if (editing !== null) chat.messages.splice(editing);
-  chat.messages.push({ role: "user", content: text });
-  const message = { role: "assistant", content: "" };
-  chat.messages.push(message);
-  edit(null);
+// Let the model answer these messages in the open chat; where nothing comes of it, the chat is as before, and `text`,
+// which was sent, stands in the box again.
+async function answerTo(messages, text = "") {
+  const mine = chat, before = mine.messages, message = { role: "assistant", content: "" };
+  mine.messages = [...messages, message];
   try {
     await write(message, {});
   } catch (error) {
-    if (!message.content) { chat.messages = kept; keep(chat); at("prompt").value = text; }
+    if (!message.content) {
+      mine.messages = before;
+      keep(mine);
+      if (!at("prompt").value) at("prompt").value = text;
+    }
     throw error;
   }
 }
 
-function again() {
-  const before = chat.messages.pop(), message = { role: "assistant", content: "" };
-  chat.messages.push(message);
-  run(() => write(message, {}).catch(error => {
-    if (!message.content) chat.messages.push(before);
-    throw error;
-  }));
-}
+function again() { run(() => answerTo(chat.messages.slice(0, -1))); }
 
 function goOn() {
   run(() => write(chat.messages[chat.messages.length - 1], { continue_final_message: true, add_generation_prompt: false }));
@@ -194,6 +195,7 @@ function goOn() {
 // --- running
 
 async function run(work) {
+  if (!server.model) await start(); // the server may run by now
   if (isRunning() || !server.model) return;
   at("error").textContent = "";
   stopper = new AbortController();
@@ -211,6 +213,7 @@ async function run(work) {
     if (!isKept()) at("error").textContent += " This browser has no room left for chats: forget some, or this one is gone when the page closes.";
     const follow = atEnd();
     showChat();
+    showChats();
     grow();
     if (follow) toEnd();
   }
@@ -220,8 +223,12 @@ function send() {
   const text = at("prompt").value.trim();
   if (!text || isRunning()) return;
   if (view === "chat") {
-    at("prompt").value = "";
-    run(() => sendMessage(text));
+    run(() => {
+      const kept = editing === null ? chat.messages : chat.messages.slice(0, editing);
+      at("prompt").value = "";
+      edit(null);
+      return answerTo([...kept, { role: "user", content: text }], text);
+    });
   } else {
     run(async () => {
       const found = { ...options(), seed: 1 };
@@ -274,7 +281,7 @@ at("send").onclick = send;
 at("stop").onclick = () => stopper && stopper.abort();
 at("new-chat").onclick = () => openChat(newChat());
 at("forget-all").onclick = () => {
-  if (at("forget-all").dataset.sure) { forgetAll(); openChat(newChat()); }
+  if (at("forget-all").dataset.sure) { forgetAll(); forgetOpen(); }
   at("forget-all").dataset.sure = at("forget-all").dataset.sure ? "" : "yes";
   at("forget-all").textContent = at("forget-all").dataset.sure ? "Forget all: press again" : "Forget all chats";
 };
@@ -286,6 +293,7 @@ at("prompt").addEventListener("keydown", event => {
   if (event.key === "Escape" && editing !== null) edit(null);
 });
 addEventListener("resize", () => showInsight(drawn));
+addEventListener("storage", showChats); // of another tab
 showChats();
 start();
 at("prompt").focus();

@@ -98,8 +98,8 @@ export class Answer {
   }
 }
 
-// Ask for an answer to messages; `onEvent(answer)` is called whenever more of it is there.
-export async function ask(messages, options, signal, onEvent, answer = new Answer()) {
+// Ask for an answer to messages; `onEvent` is called whenever more of it is there.
+export async function ask(messages, options, signal, answer, onEvent) {
   const body = {
     model: server.model.id, stream: true, stream_options: { include_usage: true }, return_token_origins: true,
     return_blocks_read: true, ...options,
@@ -110,7 +110,6 @@ export async function ask(messages, options, signal, onEvent, answer = new Answe
   const response = await reach(chats ? "v1/chat/completions" : "v1/completions", { method: "POST", body: JSON.stringify(body), signal });
   for await (const event of events(response)) {
     answer.take(event);
-    onEvent(answer);
+    onEvent();
   }
-  return answer;
 }

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drafters.eagle3_models import EPS, HEADS, HIDDEN, KV_HEADS, SIZE, THETA, Reference
-from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+from drafters.eagle3_models import EPS, HIDDEN, SIZE, Reference, attended
+from torch.nn.functional import linear, rms_norm, silu
 
 #: What a head may have beside the paper's; each changes every logit, or those behind a drafted token.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -110,16 +110,7 @@ class Reference31(Reference):
         )
         if f"{name}.q_norm.weight" in self.weights:
             q, k = self._norm(q, f"{name}.q_norm"), self._norm(k, f"{name}.k_norm")
-        angles = torch.outer(torch.arange(len(rows)), THETA ** (-torch.arange(0, SIZE, 2) / SIZE))
-        cos, sin = torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
-
-        def rotated(x: torch.Tensor) -> torch.Tensor:
-            low, high = x.chunk(2, -1)
-            return x * cos + torch.cat([-high, low], -1) * sin
-
-        k, v = (x.repeat_interleave(HEADS // KV_HEADS, 0) for x in (rotated(k), v))
-        mixed = scaled_dot_product_attention(rotated(q), k, v, is_causal=True)
-        return self._linear(mixed.transpose(0, 1).flatten(1), f"{name}.o_proj")
+        return self._linear(attended(q, k, v), f"{name}.o_proj")
 
     def save(self, folder: Path, **config: Any) -> Path:
         return super().save(folder, **{**self.config, **config})

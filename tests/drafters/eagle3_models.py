@@ -66,6 +66,20 @@ CONFIG: dict[str, Any] = {
 }
 
 
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Causal attention `[rows, heads * size]` of `[heads, rows, size]`, with rotary positions."""
+    angles = torch.outer(torch.arange(q.shape[1]), THETA ** (-torch.arange(0, SIZE, 2) / SIZE))
+    cos, sin = torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
+
+    def rotated(x: torch.Tensor) -> torch.Tensor:
+        low, high = x.chunk(2, -1)
+        return x * cos + torch.cat([-high, low], -1) * sin
+
+    k, v = (x.repeat_interleave(HEADS // KV_HEADS, 0) for x in (rotated(k), v))
+    mixed = scaled_dot_product_attention(rotated(q), k, v, is_causal=True)
+    return mixed.transpose(0, 1).flatten(1)
+
+
 class Reference:
     """A head by the paper's definition: it reads the whole text again for every token, without a cache.
 
@@ -118,16 +132,7 @@ class Reference:
             (both @ w[f"self_attn.{part}_proj.weight"].T).view(len(both), -1, SIZE).transpose(0, 1)
             for part in "qkv"
         )
-        angles = torch.outer(torch.arange(len(both)), THETA ** (-torch.arange(0, SIZE, 2) / SIZE))
-        cos, sin = torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
-
-        def rotated(x: torch.Tensor) -> torch.Tensor:
-            low, high = x.chunk(2, -1)
-            return x * cos + torch.cat([-high, low], -1) * sin
-
-        k, v = (x.repeat_interleave(HEADS // KV_HEADS, 0) for x in (rotated(k), v))
-        mixed = scaled_dot_product_attention(rotated(q), k, v, is_causal=True)
-        hidden = features + mixed.transpose(0, 1).flatten(1) @ w["self_attn.o_proj.weight"].T
+        hidden = features + attended(q, k, v) @ w["self_attn.o_proj.weight"].T
         inner = norm(hidden, "post_attention_layernorm")
         gated = silu(inner @ w["mlp.gate_proj.weight"].T) * (inner @ w["mlp.up_proj.weight"].T)
         hidden = hidden + gated @ w["mlp.down_proj.weight"].T

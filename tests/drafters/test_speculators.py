@@ -129,8 +129,8 @@ def test_eagle3(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(first, seen[0], atol=TOLERANCE, rtol=0)
     row = TOKENS - 2
     features = torch.cat([made.features(states)[: row + 1], own[row : row + 1]])
-    following = torch.cat([tokens[: row + 1], tokens[row + 1 : row + 2]])
-    torch.testing.assert_close(made.forward(features, following)[1][-1], seen[1][row], atol=TOLERANCE, rtol=0)
+    logits = made.forward(features, tokens[: row + 2])[1]
+    torch.testing.assert_close(logits[-1], seen[1][row], atol=TOLERANCE, rtol=0)
 
 
 def test_dflash(tmp_path: Path) -> None:

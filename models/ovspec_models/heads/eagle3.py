@@ -39,13 +39,8 @@ from ovspec_models.synthetic.decoder import (
 )
 from ovspec_models.synthetic.layers import i64, linear, rms_norm
 
-# The first layer's name in checkpoints: of the paper's authors, and of others.
-_FIRST = ("midlayer", "layers.0")
-_PARTS = (
-    *("input_layernorm", "post_attention_layernorm"),
-    *(f"self_attn.{part}_proj" for part in "qkvo"),
-    *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
-)
+# The first layer's attention reads the token's embedding too.
+_READ_BOTH = tuple(f"layers.0.self_attn.{part}_proj.weight" for part in "qkv")
 _QK_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
 _EMBEDDING = "embed_tokens.weight"
 _OF_TARGET = ("verifier_norm.weight", "verifier_lm_head.weight")
@@ -78,7 +73,7 @@ def eagle3_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -
     """
     arrays = eagle3_arrays(checkpoint)
     norms = norms_of(checkpoint.config)
-    shape = _shape(checkpoint, arrays)
+    shape = _shape(checkpoint)
     weights = CheckpointWeights(arrays, weight_format == "fp32")
     inputs, eps = text_inputs(), shape.rms_norm_eps
     states = parameter("hidden_states", ov.Type.f32, -1, -1, arrays["fc.weight"].shape[1])
@@ -124,75 +119,89 @@ def eagle3_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
 
     Raises:
         ValueError: a weight is missing or has a wrong shape, `d2t` is missing where the head has a vocabulary
-            of its own; or config.json does not say what the graph depends on.
+            of its own; or config.json asks for two forms of a norm, or leaves out one that its readers take
+            differently.
     """
-    arrays = {
-        name: checkpoint.array(name, f"model.{name}")
-        for name in ("fc.weight", "norm.weight", "lm_head.weight", *_norms_of_states(checkpoint))
-    }
-    for layer in range(_layers(checkpoint)):
-        arrays |= _arrays_of_layer(checkpoint, layer)
-    for name in ("d2t", f"model.{_EMBEDDING}", _EMBEDDING):
-        if name in checkpoint.arrays:
-            arrays[name.removeprefix("model.")] = checkpoint.arrays[name]
+    _check_norms(checkpoint)
+    shape = _shape(checkpoint)
+    weights = _weights(checkpoint, shape)
+    arrays = {name: checkpoint.array(*_places(name), dims=dims) for name, dims in weights.items()}
+    for name in ("d2t", _EMBEDDING):
+        if held := _held(checkpoint, name):
+            arrays[name] = checkpoint.arrays[held]
     _check_vocabulary(checkpoint, arrays)
-    _check_shapes(checkpoint, arrays, _shape(checkpoint, arrays))
     if _EMBEDDING not in arrays:
-        arrays[_EMBEDDING] = np.zeros((1, len(arrays["norm.weight"])), np.float32)
+        arrays[_EMBEDDING] = np.zeros((1, shape.hidden_size), np.float32)
     return arrays
 
 
-def _arrays_of_layer(checkpoint: HeadCheckpoint, layer: int) -> dict[str, NDArray[Any]]:
-    """The weights of one layer; biases and norms of queries and keys where the checkpoint has them."""
-    own = _FIRST if layer == 0 else (f"layers.{layer}",)
-    places, config = (*own, *(f"model.{name}" for name in own)), checkpoint.config
+def _shape(checkpoint: HeadCheckpoint) -> ModelShape:
+    drafted = len(checkpoint.array(*_places("lm_head.weight")))
+    qk_norm = any(name.endswith(_QK_NORMS) for name in checkpoint.arrays)
+    return checkpoint.shape(drafted, _layers(checkpoint), qk_norm=qk_norm)
 
-    def held(name: str) -> bool:
-        return any(f"{place}.{name}" in checkpoint.arrays for place in places)
 
-    norms = ["hidden_norm.weight"] if layer == 0 else []
-    names = [*norms, *(f"{part}.weight" for part in _PARTS)]
-    if any(held(name) for name in _QK_NORMS):
-        names += _QK_NORMS
-    said = {"self_attn": config.get("attention_bias", config.get("qkv_bias")), "mlp": config.get("mlp_bias")}
-    for part in _PARTS[2:]:
-        asked, bias = said[part.split(".")[0]], f"{part}.bias"
-        # Some layers have biases of queries, keys and values alone.
-        if asked is not False and (held(bias) or (asked and part != "self_attn.o_proj")):
-            names.append(bias)
-    return {
-        f"layers.{layer}.{name}": checkpoint.array(*(f"{place}.{name}" for place in places)) for name in names
-    }
+def _layers(checkpoint: HeadCheckpoint) -> int:
+    return checkpoint.count("num_hidden_layers", 1, most=MOST_LAYERS)
+
+
+def _weights(checkpoint: HeadCheckpoint, shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    """Every weight's name in the graph, and its shape; biases where the checkpoint has or needs them."""
+    hidden, found = shape.hidden_size, dict[str, tuple[int, ...]]()
+    for theirs, dims in shape.weight_shapes().items():
+        name = theirs.removeprefix("model.")
+        found[name] = (dims[0], 2 * hidden) if name in _READ_BOTH else dims
+        bias = f"{name.removesuffix('.weight')}.bias"
+        if name.endswith("_proj.weight") and _has_bias(checkpoint, bias):
+            found[bias] = dims[:1]
+    del found[_EMBEDDING]
+    norms = _norms_of_states(checkpoint)
+    states = checkpoint.array(*_places("fc.weight")).shape[-1]
+    found |= {name: (states // len(norms),) for name in norms}
+    return {**found, "layers.0.hidden_norm.weight": (hidden,), "fc.weight": (hidden, states)}
+
+
+def _has_bias(checkpoint: HeadCheckpoint, name: str) -> bool:
+    config = checkpoint.config
+    if ".mlp." in name:
+        asked = config.get("mlp_bias")
+    else:
+        asked = config.get("attention_bias", config.get("qkv_bias"))
+    # Some layers have biases of queries, keys and values alone.
+    needed = asked and not name.endswith("o_proj.bias")
+    return asked is not False and bool(needed or _held(checkpoint, name))
+
+
+def _held(checkpoint: HeadCheckpoint, name: str) -> str | None:
+    """The checkpoint's name of a weight that it may have."""
+    return next((place for place in _places(name) if place in checkpoint.arrays), None)
+
+
+def _places(name: str) -> tuple[str, ...]:
+    """Names that a weight of the graph may have in checkpoints: those of the paper's authors, and others'."""
+    first = name.replace("layers.0.", "midlayer.")
+    names = (first, name) if first != name else (name,)
+    return (*names, *(f"model.{one}" for one in names))
 
 
 def _norms_of_states(checkpoint: HeadCheckpoint) -> list[str]:
-    """Weights of the norms before `fc`.
+    """Weights of the norms before `fc`."""
+    norms = norms_of(checkpoint.config)
+    if "norm_before_fc" in norms:
+        return ["input_norm.weight"]
+    count = len(boundaries_of(checkpoint.config) or ()) or _USUAL_BOUNDARIES
+    return [f"fc_norm.{place}.weight" for place in range(count)] if "fc_norm" in norms else []
 
-    Raises:
-        ValueError: config.json asks for both forms, or leaves out what its readers take differently.
-    """
+
+def _check_norms(checkpoint: HeadCheckpoint) -> None:
     config, where = checkpoint.config, f"head '{checkpoint.folder}'"
-    norms = norms_of(config)
     if FORMAT in config and "norm_before_residual" not in config:
         raise ValueError(
             f"{where}: config.json does not say norm_before_residual, which vLLM takes for true and "
             "speculators for false; write the one that the head was trained with"
         )
-    if {"norm_before_fc", "fc_norm"} <= norms:
+    if {"norm_before_fc", "fc_norm"} <= norms_of(config):
         raise ValueError(f"{where}: config.json asks for norm_before_fc and fc_norm; a head has one of them")
-    if "norm_before_fc" in norms:
-        return ["input_norm.weight"]
-    count = len(boundaries_of(config) or ()) or _USUAL_BOUNDARIES
-    return [f"fc_norm.{place}.weight" for place in range(count)] if "fc_norm" in norms else []
-
-
-def _shape(checkpoint: HeadCheckpoint, arrays: Mapping[str, NDArray[Any]]) -> ModelShape:
-    drafted, has_norms = len(arrays["lm_head.weight"]), f"layers.0.{_QK_NORMS[0]}" in arrays
-    return checkpoint.shape(drafted, _layers(checkpoint), qk_norm=has_norms)
-
-
-def _layers(checkpoint: HeadCheckpoint) -> int:
-    return checkpoint.count("num_hidden_layers", 1, most=MOST_LAYERS)
 
 
 def _check_vocabulary(checkpoint: HeadCheckpoint, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -202,9 +211,7 @@ def _check_vocabulary(checkpoint: HeadCheckpoint, arrays: Mapping[str, NDArray[A
             f"head '{checkpoint.folder}' drafts {drafted} of {vocab_size} tokens and has no d2t, which says "
             "of which; get the whole checkpoint"
         )
-    known = next(
-        (checkpoint.arrays[name] for name in ("t2d", "model.t2d") if name in checkpoint.arrays), None
-    )
+    known = checkpoint.arrays.get(_held(checkpoint, "t2d") or "")
     if known is None or "d2t" not in arrays or known.dtype != np.bool_:
         return
     ids = np.sort(arrays["d2t"] + np.arange(len(arrays["d2t"])))
@@ -222,26 +229,5 @@ def eagle3_ignores(name: str) -> bool:
 
 def eagle3_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
     """What config.json of the exported folder says beside the published one."""
-    own = any(name in checkpoint.arrays for name in (_EMBEDDING, f"model.{_EMBEDDING}"))
+    own = _held(checkpoint, _EMBEDDING) is not None
     return {OWN_EMBEDDING: own, "num_hidden_layers": _layers(checkpoint)}
-
-
-def _check_shapes(checkpoint: HeadCheckpoint, arrays: dict[str, NDArray[Any]], shape: ModelShape) -> None:
-    hidden, states = shape.hidden_size, arrays["fc.weight"].shape[-1]
-    layers = {name.removeprefix("model."): dims for name, dims in shape.weight_shapes().items()}
-    expected = {name: dims for name, dims in layers.items() if name.startswith("layers.")}
-    for name in (f"layers.0.self_attn.{part}_proj.weight" for part in "qkv"):
-        expected[name] = (expected[name][0], 2 * hidden)
-    expected |= {
-        "layers.0.hidden_norm.weight": (hidden,),
-        "lm_head.weight": (shape.vocab_size, hidden),
-        "norm.weight": (hidden,),
-        "fc.weight": (hidden, states),
-    }
-    norms = _norms_of_states(checkpoint)
-    expected |= {name: (states // len(norms),) for name in norms}
-    for name in arrays:
-        if name.endswith("_proj.bias"):
-            expected[name] = expected[f"{name.removesuffix('.bias')}.weight"][:1]
-    for name, wanted in expected.items():
-        checkpoint.check_shape(name, arrays[name], wanted)

@@ -22,7 +22,7 @@ from ovspec.eval.setting import Setting
 from ovspec.eval.suites import first_of_each, read_suite
 from ovspec.eval.task_settings import NAMES, Parts
 from ovspec.eval.tasks import TasksEval
-from ovspec.generation.inputs import encode, read_tokenizer
+from ovspec.generation.inputs import read_tokenizer, tokenized
 from ovspec.graphs.compile import read_model
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec_models import ModelInfo, OvspecConfig
@@ -93,7 +93,9 @@ def tasks(
     settings, left_out = _parts(choice).settings(names)
     if lengths:
         tokenizer = read_tokenizer(choice.model)
-        examples += needle_examples(lengths, hidden_in, lambda text: len(encode(tokenizer, text)))
+        examples += needle_examples(
+            lengths, hidden_in, lambda text: len(tokenized(tokenizer, text, special_tokens=False))
+        )
     evaluation = TasksEval(
         model=choice.model,
         make_pipeline=lambda setting: _pipeline(choice, setting),

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import openvino as ov
 
 from ovspec.eval.divergence import Decision, first_divergence, margin
+from ovspec.eval.greedy import greedy, warm_up
 from ovspec.eval.in_force import SelectionInForce
 from ovspec.eval.prompts import Prompt
 from ovspec.eval.report import Report, precisions
 from ovspec.eval.results import Outcome, Reference, Result, tokens_per_s
 from ovspec.eval.setting import Setting
 from ovspec.eval.teacher_forcing import TeacherForcing
-from ovspec.generation.generation_config import GenerationSettings, resolve, updated
-from ovspec.generation.inputs import eos_token_ids
+from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import EncodedResults
 from ovspec.modes.verify_mode import VerifyMode, sparse_part
@@ -30,9 +29,6 @@ ReferenceMode = Literal["dense", "plain"]
 # prompts as asked for or densely.
 MakePipeline = Callable[[VerifyMode, bool, bool], LLMPipeline]
 OnStep = Callable[[str], None]
-WARM_UP_TOKENS = 8
-# Options of the settings that the reference must not use.
-LOSSY_OPTION = "acceptance_threshold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +88,10 @@ class FidelityEval:
             # Refuse unsupported settings before the measurement starts.
             tested.verify = setting.verify
             in_force.append(Setting(tested.verify, tested.prefill))
-        settings = self._settings(tested, info)
+        settings = tested.settings(**self.drafting, do_sample=False, max_new_tokens=self.max_new_tokens)
         encoded = [self._encode(tested, prompt, settings, info) for prompt in self.prompts]
         for pipeline in (dense, tested):
-            # Warm up: kernels are built and weights are packed on first use.
-            self._generate(pipeline, encoded[0], WARM_UP_TOKENS)
+            warm_up(pipeline, encoded[0], self.drafting)
         references: list[Reference] = []
         outcomes: list[list[Outcome]] = [[] for _ in self.settings]
         totals = [PerfMetrics() for _ in range(1 + len(self.settings))]
@@ -133,15 +128,6 @@ class FidelityEval:
             selection=SelectionInForce.of(tested.runner),
         )
 
-    def _settings(self, pipeline: LLMPipeline, info: ModelInfo) -> GenerationSettings:
-        """The generation configuration of all settings."""
-        config = updated(pipeline.get_generation_config(), self._options(self.max_new_tokens, True))
-        eos = eos_token_ids(info, config, pipeline.get_tokenizer())
-        return resolve(config, eos, pipeline.drafts)
-
-    def _options(self, max_new_tokens: int, drafts: bool) -> dict[str, Any]:
-        return {**(self.drafting if drafts else {}), "do_sample": False, "max_new_tokens": max_new_tokens}
-
     def _encode(
         self, pipeline: LLMPipeline, prompt: Prompt, settings: GenerationSettings, info: ModelInfo
     ) -> list[int]:
@@ -156,16 +142,6 @@ class FidelityEval:
             )
         return ids
 
-    def _generate(
-        self, pipeline: LLMPipeline, ids: list[int], max_new_tokens: int, lossy: bool = False
-    ) -> EncodedResults:
-        options = self._options(max_new_tokens, pipeline.drafts)
-        if not lossy:
-            options.pop(LOSSY_OPTION, None)
-        results = pipeline.generate(ov.Tensor(np.array([ids], np.int64)), **options)
-        assert isinstance(results, EncodedResults)
-        return results
-
     def _take_turns(
         self, dense: LLMPipeline, tested: LLMPipeline, ids: list[int], index: int, announce: OnStep
     ) -> list[EncodedResults]:
@@ -175,12 +151,12 @@ class FidelityEval:
         for turn in ((index + offset) % count for offset in range(count)):
             if turn == 0:
                 announce(f"generate, {self.reference}")
-                outputs[turn] = self._generate(dense, ids, self.max_new_tokens)
+                outputs[turn] = greedy(dense, ids, self.max_new_tokens, self.drafting)
             else:
                 setting = self.settings[turn - 1]
                 announce(f"generate, {setting.name}")
                 tested.verify = setting.verify
-                outputs[turn] = self._generate(tested, ids, self.max_new_tokens, lossy=True)
+                outputs[turn] = greedy(tested, ids, self.max_new_tokens, self.drafting, lossy=True)
         return [outputs[turn] for turn in range(count)]
 
     def _decisions(

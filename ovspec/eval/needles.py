@@ -31,7 +31,7 @@ def sentences_of(what: str, read: Callable[[], str]) -> list[str]:
 
 
 def needle_examples(
-    lengths: Sequence[int], sentences: Sequence[str], count: Callable[[str], int], per_depth: int = PER_DEPTH
+    lengths: Sequence[int], sentences: Sequence[str], count: Callable[[str], int]
 ) -> Iterator[Example]:
     """Prompts of about these lengths, in tokens, with a needle at every depth; the same ones in every run.
 
@@ -39,7 +39,6 @@ def needle_examples(
         lengths: of the prompts.
         sentences: what hides the needles, repeated where it is too short.
         count: tokens of a text.
-        per_depth: prompts of each length and depth.
 
     Raises:
         ValueError: a length has no room for a text.
@@ -56,7 +55,7 @@ def needle_examples(
             raise ValueError(
                 f"--needles {length}: the question and the first sentence need more tokens; give more"
             )
-        for turn in range(per_depth):
+        for turn in range(PER_DEPTH):
             yield from (_needle(length, depth, turn, text) for depth in DEPTHS)
 
 

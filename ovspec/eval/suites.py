@@ -14,17 +14,17 @@ from ovspec.eval.scores import METRICS, last_number, normalised
 from ovspec_models.folder.jsonl import json_lines, read_utf8
 from ovspec_models.folder.shown import cut, shown
 
-EXPECTED = (
+_EXPECTED = (
     "expected the form of ovspec (prompt or messages), Spec-Bench (turns), QMSum (meeting_transcripts), "
     "GSM8K (question and answer) or SQuAD (data)"
 )
-ANSWER_METRICS = ("exact_match", "f1")
+_ANSWER_METRICS = ("exact_match", "f1")
 # Of a category of Spec-Bench; its references in other categories are remarks for judges.
 _SPEC_BENCH = {
     "summarization": ("rouge_l",),
     "translation": ("rouge_l",),
     "math_reasoning": ("number",),
-    "rag": ANSWER_METRICS,
+    "rag": _ANSWER_METRICS,
 }
 _CALCULATION = re.compile(r"<<[^<>]*>>")
 Value = dict[str, Any]
@@ -74,7 +74,7 @@ def read_suite(path: Path) -> list[Example]:
         example for place, value in _entries(what, path) for example in _examples(place, path.stem, value)
     ]
     if not found:
-        raise ValueError(f"{what} holds no task; {EXPECTED}")
+        raise ValueError(f"{what} holds no task; {_EXPECTED}")
     return found
 
 
@@ -99,7 +99,7 @@ def _examples(place: str, name: str, value: Any) -> Iterable[Example]:
         for field, read in _FORMS.items():
             if field in value:
                 return read(place, name, value)
-    raise ValueError(f"{place} holds no task: {cut(json.dumps(value))}; {EXPECTED}")
+    raise ValueError(f"{place} holds no task: {cut(json.dumps(value))}; {_EXPECTED}")
 
 
 def _own(place: str, name: str, value: Value) -> Iterable[Example]:
@@ -108,7 +108,7 @@ def _own(place: str, name: str, value: Value) -> Iterable[Example]:
     if len(given) > 1:
         raise ValueError(f"{place} has answers and a reference; give one of them")
     answers = _texts(place, next(iter(given)), value) if given else ()
-    metrics = ANSWER_METRICS if "answers" in given else ("rouge_l",) if given else ()
+    metrics = _ANSWER_METRICS if "answers" in given else ("rouge_l",) if given else ()
     if (metric := value.get("metric")) is not None:
         if metric not in tuple(METRICS):
             raise ValueError(f"{place}: metric {shown(metric)}: expected one of {', '.join(METRICS)}")
@@ -172,7 +172,7 @@ def _squad(place: str, name: str, value: Value) -> Iterable[Example]:
                 question = _text(where, "question", entry)
                 answers = [_text(where, "text", one) for one in _objects(where, "answers", entry)]
                 prompt = f"{context}\n\nAnswer in a few words of the text. {question}\nAnswer:"
-                metrics = ANSWER_METRICS if answers else ()
+                metrics = _ANSWER_METRICS if answers else ()
                 yield _scored(where, name, prompt, metrics, tuple(dict.fromkeys(answers)))
 
 

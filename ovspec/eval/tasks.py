@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import openvino as ov
 from openvino_genai import ChatHistory
 
 from ovspec.eval.divergence import Decision
-from ovspec.eval.fidelity import LOSSY_OPTION, WARM_UP_TOKENS
+from ovspec.eval.greedy import greedy, warm_up
 from ovspec.eval.in_force import SelectionInForce, prefill_in_force, verify_in_force
 from ovspec.eval.results import tokens_per_s
 from ovspec.eval.scores import METRICS
@@ -22,9 +20,7 @@ from ovspec.eval.task_results import Answer, Pair, Run
 from ovspec.eval.task_settings import NamedSetting
 from ovspec.eval.tasks_report import TasksReport
 from ovspec.eval.teacher_forcing import TeacherForcing
-from ovspec.generation.generation_config import resolve, updated
-from ovspec.generation.inputs import eos_token_ids, tokenized
-from ovspec.generation.results import EncodedResults
+from ovspec.generation.inputs import tokenized
 from ovspec.modes.verify_mode import sparse_part
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec_models import ModelInfo
@@ -86,20 +82,10 @@ class TasksEval:
         for named in self.settings:
             # Refuse what can't be measured before the measurement starts.
             pipeline = self.make_pipeline(named.setting)
+            pipeline.settings(**self.drafting, do_sample=False, max_new_tokens=1)
         encoded = [self._encode(pipeline, example) for example in self.examples]
         del pipeline
-        runs = []
-        for named in self.settings:
-            on_step(f"load {named.name}")
-            dense, tested = self.make_pipeline(DENSE), self.make_pipeline(named.setting)
-            for warmed in (dense, tested):
-                # Kernels are built and weights are packed on first use.
-                self._generate(warmed, encoded[0], WARM_UP_TOKENS)
-            pairs = []
-            for turn, (example, ids) in enumerate(zip(self.examples, encoded, strict=True)):
-                on_step(f"{named.name}: {example.task}, {turn + 1} of {len(encoded)}")
-                pairs.append(self._pair(dense, tested, example, ids, turn))
-            runs.append(self._described(named, tested, pairs))
+        runs = [self._measure(named, encoded, on_step) for named in self.settings]
         return TasksReport(
             model=ModelInfo.read(self.model),
             drafter=self.drafter,
@@ -108,14 +94,22 @@ class TasksEval:
             left_out=self.left_out,
         )
 
-    def _described(self, named: NamedSetting, pipeline: LLMPipeline, pairs: list[Pair]) -> Run:
-        selection = SelectionInForce.of(pipeline.runner)
-        return Run(
-            named,
-            verify_in_force(pipeline.verify, selection),
-            prefill_in_force(pipeline.prefill),
-            pairs,
-        )
+    def _measure(self, named: NamedSetting, encoded: Sequence[list[int]], on_step: OnStep) -> Run:
+        """The pairs of one setting.
+
+        Both pipelines are new, so that neither has prompts in its prefix cache; they are gone at the end, so
+        that memory holds two at a time.
+        """
+        on_step(f"load {named.name}")
+        dense, tested = self.make_pipeline(DENSE), self.make_pipeline(named.setting)
+        for pipeline in (dense, tested):
+            warm_up(pipeline, encoded[0], self.drafting)
+        pairs = []
+        for turn, (example, ids) in enumerate(zip(self.examples, encoded, strict=True)):
+            on_step(f"{named.name}: {example.task}, {turn + 1} of {len(encoded)}")
+            pairs.append(self._pair(dense, tested, example, ids, turn))
+        verify = verify_in_force(tested.verify, SelectionInForce.of(tested.runner))
+        return Run(named, verify, prefill_in_force(tested.prefill), pairs)
 
     def _encode(self, pipeline: LLMPipeline, example: Example) -> list[int]:
         """Token ids of a prompt as the model gets it."""
@@ -144,30 +138,20 @@ class TasksEval:
             return _NO_SCORE
         return max(_NEW_TOKENS.get(metric, _SHORT_ANSWER) for metric in example.metrics)
 
-    def _generate(
-        self, pipeline: LLMPipeline, ids: list[int], max_new_tokens: int, lossy: bool = False
-    ) -> EncodedResults:
-        options = {**self.drafting, "do_sample": False, "max_new_tokens": max_new_tokens}
-        if not lossy:
-            options.pop(LOSSY_OPTION, None)
-        results = pipeline.generate(ov.Tensor(np.array([ids], np.int64)), **options)
-        assert isinstance(results, EncodedResults)
-        return results
-
     def _pair(
         self, dense: LLMPipeline, tested: LLMPipeline, example: Example, ids: list[int], turn: int
     ) -> Pair:
         """Both answers, the order changes with the turn; and what the setting makes of the reference."""
-        pipelines, answers = (dense, tested), dict[int, Answer]()
-        for which in (0, 1) if turn % 2 == 0 else (1, 0):
-            found = self._generate(pipelines[which], ids, self._new_tokens(example), lossy=which == 1)
-            answers[which] = self._answer(pipelines[which], example, found)
+        answers = dict[bool, Answer]()
+        for lossy in (False, True) if turn % 2 == 0 else (True, False):
+            answers[lossy] = self._answer(tested if lossy else dense, example, ids, lossy)
         text = self._reference(tested, example)
-        follows = text or answers[0].tokens[:_REFERENCE_TOKENS]
+        follows = text or answers[False].tokens[:_REFERENCE_TOKENS]
         decisions = self._decisions(tested, ids, follows)
-        return Pair(example, len(ids), answers[0], answers[1], decisions, of_reference=bool(text))
+        return Pair(example, len(ids), answers[False], answers[True], decisions, of_reference=bool(text))
 
-    def _answer(self, pipeline: LLMPipeline, example: Example, found: EncodedResults) -> Answer:
+    def _answer(self, pipeline: LLMPipeline, example: Example, ids: list[int], lossy: bool) -> Answer:
+        found = greedy(pipeline, ids, self._new_tokens(example), self.drafting, lossy)
         tokens, metrics = found.tokens[0], found.perf_metrics
         text = str(pipeline.get_tokenizer().decode(tokens))
         speed = tokens_per_s(metrics)
@@ -192,12 +176,9 @@ class TasksEval:
 
     def _decisions(self, pipeline: LLMPipeline, ids: list[int], text: list[int]) -> list[Decision]:
         """The setting compared with dense passes at every token of a text behind the prompt."""
-        config = updated(
-            pipeline.get_generation_config(),
-            {**self.drafting, "do_sample": False, "max_new_tokens": len(text) + 1, "ignore_eos": True},
+        settings = pipeline.settings(
+            **self.drafting, do_sample=False, max_new_tokens=len(text) + 1, ignore_eos=True
         )
-        eos = eos_token_ids(ModelInfo.read(self.model), config, pipeline.get_tokenizer())
-        settings = resolve(config, eos, pipeline.drafts)
         forcing = TeacherForcing(pipeline.runner, settings, ids[:-1], [ids[-1], *text])
         try:
             return forcing.decisions(sparse_part(pipeline.verify))

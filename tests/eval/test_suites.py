@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ovspec.eval.needles import DEPTHS, needle_examples, sentences_of
+from ovspec.eval.needles import DEPTHS, PER_DEPTH, needle_examples, sentences_of
 from ovspec.eval.scores import METRICS
 from ovspec.eval.suites import Example, first_of_each, read_suite
 
@@ -178,8 +178,8 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, name: str) -> Non
 def test_needles_lie_at_their_depths() -> None:
     sentences = sentences_of("text", lambda: "One two. Three four five! Six? ")
     assert sentences == ["One two.", "Three four five!", "Six?"]
-    found = list(needle_examples([200, 400], sentences, lambda text: len(text.split()), 2))
-    assert len(found) == 2 * len(DEPTHS) * 2
+    found = list(needle_examples([200, 400], sentences, lambda text: len(text.split())))
+    assert len(found) == 2 * len(DEPTHS) * PER_DEPTH
     for example in found:
         assert isinstance(example.prompt, str)
         (secret,) = example.answers
@@ -193,7 +193,7 @@ def test_needles_lie_at_their_depths() -> None:
         assert int(example.task.removeprefix("needle ")) - 64 <= words <= int(example.task[7:])
         score = METRICS[example.metrics[0]]
         assert score(f"It is {secret}.", example.answers) == 1.0
-    again = needle_examples([200, 400], sentences, lambda text: len(text.split()), 2)
+    again = needle_examples([200, 400], sentences, lambda text: len(text.split()))
     assert list(again) == found
     assert len({example.prompt for example in found}) == len(found)
     with pytest.raises(ValueError, match="--needles 64: the question and the first sentence need more"):

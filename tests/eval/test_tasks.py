@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,10 @@ from settings import F32
 
 import ovspec as package
 from ovspec.eval.scoring import Scorer
-from ovspec.eval.task_settings import NAMES, Parts
+from ovspec.eval.setting import Setting
+from ovspec.eval.suites import Example
+from ovspec.eval.task_settings import NAMES, NamedSetting, Parts
+from ovspec.eval.tasks import TasksEval
 from ovspec.generation.inputs import tokenized
 from ovspec.modes.sparse_prefill import SparsePrefill
 from ovspec_models import OvspecConfig, SparseVerify, demo_pair_path
@@ -66,8 +71,10 @@ def test_figures_of_the_demo_target(demo_ir: Path, suite: Path) -> None:
         assert total["examples"] == 4
         assert total["attention_density"] == 1.0 if context == 1.0 else total["attention_density"] < context
         assert total["ffn_density"] == pytest.approx(channels, abs=0.02)
-        # What is not approximated is exact.
+        # What is not approximated is exact, as prompts are that read all of their context.
         exact = name == "prompts"
+        prompts = {"mode": "sparse", "L0": None, "rho": None, "coverage": 1.0}
+        assert found[name]["prefill"] == (prompts if name == "prompts" else "dense")
         assert (total["kl"]["value"] < 1e-9) == exact == (total["same_outputs"] == 4)
         assert total["kl"]["low"] <= total["kl"]["value"] <= total["kl"]["high"]
     words = found["all"]["tasks"]["words"]
@@ -102,6 +109,23 @@ def test_needles_and_cut_prompts_in_tables(demo_ir: Path, suite: Path, tmp_path:
     (setting,) = json.loads((tmp_path / "report.json").read_text())["settings"]
     assert len(setting["examples"]) == 4 + 5
     assert max(example["num_input_tokens"] for example in setting["examples"]) == 120
+
+
+def test_memory_holds_two_pipelines_at_a_time(demo_ir: Path) -> None:
+    live, most = weakref.WeakSet[package.LLMPipeline](), 0
+
+    def make_pipeline(setting: Setting) -> package.LLMPipeline:
+        nonlocal most
+        gc.collect()
+        made = package.LLMPipeline(demo_ir, "CPU", verify=setting.verify, **F32)
+        live.add(made)
+        most = max(most, len(live))
+        return made
+
+    settings = [NamedSetting(str(budget), Setting(SparseVerify(budget=budget))) for budget in (64, 96)]
+    examples = [Example("the story", "story", STORY)]
+    report = TasksEval(demo_ir, make_pipeline, settings, examples, max_new_tokens=2).run(lambda step: None)
+    assert len(report.runs) == 2 and most == 2
 
 
 def parts(given: SparseVerify, found: SparseVerify | None, experts: bool, channels: bool) -> Parts:

@@ -28,7 +28,7 @@ class Adapter:
         InvalidValueError: a file that can't be read, is damaged or of another kind of adapter.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | bytes | ov.Tensor | None = None) -> None:
+    def __init__(self, source: str | os.PathLike[str] | ov.Tensor | None = None) -> None:
         self._layers: tuple[AdapterLayer, ...] = ()
         self._digest = b""
         self._name = "Adapter()"
@@ -36,8 +36,8 @@ class Adapter:
             return
         if isinstance(source, ov.Tensor):
             self._name, content, config = "the adapter", source.data.tobytes(), {}
-        elif isinstance(source, (str, bytes, os.PathLike)):
-            path = Path(os.fsdecode(source))
+        elif isinstance(source, (str, os.PathLike)):
+            path = Path(source)
             self._name = str(path)
             content, config = _read(path), read_config(path)
         else:

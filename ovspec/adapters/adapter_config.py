@@ -162,7 +162,7 @@ class PipelineAdapters:
         """
         if config is None:
             return None
-        config = checked(config)
+        config = _checked(config)
         return cls(config.mode, tuple(config.get_adapters()), AdapterBlend.of(config))
 
 
@@ -178,7 +178,7 @@ def requested(pipeline: PipelineAdapters | None, asked: object) -> AdapterBlend 
     """
     if asked is None:
         return pipeline.blend if pipeline else None
-    config = checked(asked)
+    config = _checked(asked)
     if pipeline is None:
         if not config:
             return None
@@ -207,7 +207,7 @@ def requested(pipeline: PipelineAdapters | None, asked: object) -> AdapterBlend 
     return blend
 
 
-def checked(config: object) -> AdapterConfig:
+def _checked(config: object) -> AdapterConfig:
     """A configuration of ours.
 
     Raises:

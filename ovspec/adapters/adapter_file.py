@@ -20,6 +20,13 @@ CONFIG = "adapter_config.json"
 _PARTS = re.compile(r"(?P<layer>.+)[._]lora[._](?P<part>A|B|down|up)\.weight")
 _SIDES = {"A": "a", "down": "a", "B": "b", "up": "b"}
 _TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+# What PEFT computes in another way than W + scale * B A, or on other layers than the model's.
+_REFUSED = (
+    *("use_dora", "lora_bias", "modules_to_save", "target_parameters", "trainable_token_indices"),
+    *("alora_invocation_tokens", "layer_replication"),
+)
+# Initial matrices beside which W stays as it is; those of PiSSA and others are taken from it.
+_INITIAL = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,14 +96,19 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _check_kind(where: str, config: Mapping[str, Any]) -> None:
-    """Refuse what PEFT computes in another way than W + scale * B A."""
+    """Refuse what is no W + scale * B A with the model's own W."""
     if (kind := config.get("peft_type", "LORA")) != "LORA":
         raise InvalidValueError(f"{where}: peft_type={kind!r} in {CONFIG}, expected 'LORA'")
-    for name in ("use_dora", "lora_bias", "modules_to_save", "target_parameters", "trainable_token_indices"):
+    for name in _REFUSED:
         if value := config.get(name):
             raise InvalidValueError(
                 f"{where}: {name}={shown(value)} in {CONFIG} is not taken; train the adapter without"
             )
+    if (initial := config.get("init_lora_weights")) not in _INITIAL:
+        raise InvalidValueError(
+            f"{where}: init_lora_weights={shown(initial)} in {CONFIG}: the adapter is for weights that were "
+            "changed when its training began; save it with PEFT's path_initial_model_for_weight_conversion"
+        )
 
 
 def _tensors(where: str, content: bytes) -> dict[str, NDArray[np.float32]]:
@@ -126,7 +138,7 @@ def _tensors(where: str, content: bytes) -> dict[str, NDArray[np.float32]]:
 
 
 def _matrix(where: str, name: str, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A tensor of two dimensions, finite; as GenAI takes it, others behind these are 1."""
+    """A finite matrix; as in GenAI, further dimensions of size 1 may follow its two."""
     shape = tensor.shape
     if len(shape) < 2 or 0 in shape or set(shape[2:]) - {1}:
         raise InvalidValueError(f"{where}: the tensor {cut(name)} has the shape {shape}, expected a matrix")
@@ -152,13 +164,16 @@ def _layer(
 
 
 def _alphas(where: str, config: Mapping[str, Any], layers: Collection[str]) -> dict[str, float]:
-    """What `adapter_config.json` says: of all layers, and of those whose names end as in `alpha_pattern`."""
+    """What `adapter_config.json` says: of all layers, and of those whose names end as in `alpha_pattern`.
+
+    Of several endings of a name the first one counts, as in PEFT.
+    """
     patterns = config.get("alpha_pattern") or {}
     if not isinstance(patterns, dict):
         raise InvalidValueError(f"{where}: alpha_pattern={shown(patterns)} in {CONFIG}, expected an object")
     alpha = config.get("lora_alpha")
     found = {} if alpha is None else dict.fromkeys(layers, _number(where, "lora_alpha", alpha))
-    for ending, value in patterns.items():
+    for ending, value in reversed(patterns.items()):
         named = [layer for layer in layers if f".{layer}".endswith(f".{ending}")]
         if not named:
             raise InvalidValueError(

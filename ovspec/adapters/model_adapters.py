@@ -14,8 +14,7 @@ from ovspec_models.folder.shown import cut
 from ovspec_ops.linear.adapters import AdapterTable, LowRank
 from ovspec_transforms import AdaptedLayer
 
-# What stands before a layer's name: PEFT's wrapper, and the words of kohya's scripts for a text model.
-_PREFIXES = ("base_model.model.", "lora_te_", "lora_te1_", "lora_unet_", "lora_")
+_PEFT_WRAPPER = "base_model.model."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +98,7 @@ class ModelAdapters:
         plain = _plain(layer.name)
         numbers = self._numbers.get(plain, [])
         if not numbers:
-            # Some exports and some adapters have a wrapper's name in front.
+            # Some exports have a wrapper's name in front, some adapters too, as kohya's "lora_te_".
             ends = [found for name, found in self._numbers.items() if _ends_alike(name, plain)]
             numbers = ends[0] if len(ends) == 1 else []
         if not numbers:
@@ -119,7 +118,7 @@ class ModelAdapters:
 
     def _why(self, plain: str) -> str:
         """Why the model has no layer of a name."""
-        if all(known.startswith("MatMul_") for known in self._numbers):
+        if self._numbers and all(known.startswith("MatMul_") for known in self._numbers):
             return ": its IR, as that of a GGUF file, names no layers; export the checkpoint"
         if "_experts_" in plain:
             return ": the weights of experts take none"
@@ -131,12 +130,8 @@ class ModelAdapters:
 
 
 def _plain(name: str) -> str:
-    """A layer's name without what only some files write: prefixes, and points where others have "_"."""
-    for prefix in _PREFIXES:
-        if name.startswith(prefix):
-            name = name.removeprefix(prefix)
-            break
-    return name.replace(".", "_")
+    """A layer's name without PEFT's wrapper, and with "_" for points, as kohya's scripts write it."""
+    return name.removeprefix(_PEFT_WRAPPER).replace(".", "_")
 
 
 def _ends_alike(one: str, other: str) -> bool:

@@ -33,6 +33,9 @@ def tensors(rank: int = 4) -> dict[str, NDArray[Any]]:
         ({"peft_type": "LORA", "r": 4, "lora_alpha": 16}, 4.0),
         ({"lora_alpha": 16, "use_rslora": True}, 8.0),
         ({"lora_alpha": 16, "alpha_pattern": {"q_proj": 2, "layers.1.mlp.down_proj": 3}}, 0.5),
+        # The first of PEFT's patterns that fits.
+        ({"lora_alpha": 16, "alpha_pattern": {"self_attn.q_proj": 2, "q_proj": 8}}, 0.5),
+        ({"lora_alpha": 16, "init_lora_weights": "gaussian"}, 4.0),
     ],
 )
 def test_the_scale_is_that_of_the_configuration(
@@ -47,25 +50,24 @@ def test_the_scale_is_that_of_the_configuration(
         np.testing.assert_array_equal(layer.b, b)
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
 def test_kohya_names_and_types(tmp_path: Path, kind: str) -> None:
     """A tensor with the file's content is the same adapter."""
     name = "lora_te_model_layers_0_self_attn_q_proj"
     rng = np.random.default_rng(0)
     # Numbers that have no more than the 8 bits of bf16.
     a, b = (rng.integers(-64, 64, shape).astype(np.float32) for shape in ((2, 24), (40, 2)))
-    stored = {"F32": np.float32, "F16": np.float16, "BF16": np.uint32}[kind]
     entries = {}
     for key, array in {
         "lora_down.weight": a,
         "lora_up.weight": b,
         "alpha": np.array(6.0, np.float32),
     }.items():
-        data = (array.view(stored) >> 16).astype(np.uint16) if kind == "BF16" else array.astype(stored)
+        bf16 = (array.view(np.uint32) >> 16).astype(np.uint16)
+        data = bf16 if kind == "bfloat16" else array.astype(kind)
         entries[f"{name}.{key}"] = {"dtype": kind, "shape": array.shape, "data": data.tobytes()}
     path = tmp_path / "kohya.safetensors"
-    types = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-    serialize_file({n: {**e, "dtype": types[kind]} for n, e in entries.items()}, path)
+    serialize_file(entries, path)
     read = ovspec.Adapter(path)
     given = ovspec.Adapter(ov.Tensor(np.frombuffer(path.read_bytes(), np.uint8)))
     assert read.digest == given.digest != b""
@@ -118,6 +120,8 @@ def test_tensors_that_are_not_taken_are_named(
         ({"peft_type": "IA3"}, "peft_type='IA3' in adapter_config.json, expected 'LORA'"),
         ({"use_dora": True}, "use_dora=True in adapter_config.json is not taken"),
         ({"modules_to_save": ["lm_head"]}, r"modules_to_save=\['lm_head'\] in adapter_config.json is not"),
+        ({"alora_invocation_tokens": [5, 6]}, r"alora_invocation_tokens=\[5, 6\] in adapter_config.json"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights='pissa' in adapter_config.json: the adapter is"),
         ({"lora_alpha": "16"}, "lora_alpha='16' in adapter_config.json, expected a number"),
         ({"lora_alpha": 10**400}, r"lora_alpha=1\d+\.\.\.\d+ in adapter_config.json, expected a number"),
         ({"lora_alpha": True}, "lora_alpha=True in adapter_config.json, expected a number"),

@@ -9,8 +9,10 @@ import numpy as np
 import openvino as ov
 import pytest
 from adapter_files import layer_sizes, random_adapter, random_matrices, write_adapter
+from numpy.typing import NDArray
 from openvino_genai import TokenizedInputs
 from prompts import PROMPTS, STORY
+from safetensors.numpy import save_file
 from settings import F32
 
 import ovspec
@@ -105,13 +107,11 @@ def test_drafts_are_lossless_beside_adapters(
             assert tokens_of(pipeline, prompt, adapters=Config(), **sampling) == base != want
 
 
-@pytest.mark.parametrize("head", ["eagle3"])
 def test_a_head_drafts_losslessly(
-    demo_ir: Path, adapting: ovspec.LLMPipeline, adapters: list[ovspec.Adapter], head: str
+    demo_ir: Path, adapting: ovspec.LLMPipeline, adapters: list[ovspec.Adapter]
 ) -> None:
-    pipeline = ovspec.LLMPipeline(
-        demo_ir, "CPU", draft_model=ovspec.draft_model(demo_ir / head), adapters=Config(), **F32
-    )
+    head = ovspec.draft_model(demo_ir / "eagle3")
+    pipeline = ovspec.LLMPipeline(demo_ir, "CPU", draft_model=head, adapters=Config(), **F32)
     for config in (None, Config(adapters[1])):
         want = tokens_of(adapting, PROMPTS[0], adapters=config)
         assert tokens_of(pipeline, PROMPTS[0], adapters=config) == want
@@ -193,6 +193,26 @@ def test_calls_that_no_adapter_serves(
     refused(adapting, of("lm_head", 8, 8), "embedding and output layer take none")
     refused(adapting, of("model.layers.0.mlp.experts.3.up_proj", 8, 8), "the weights of experts take none")
     assert tokens_of(adapting, PROMPTS[0]) == tokens_of(plain, PROMPTS[0])
+
+
+def test_layers_have_other_names_in_some_files(
+    adapting: ovspec.LLMPipeline, demo_ir: Path, tmp_path: Path
+) -> None:
+    """PEFT's, those of kohya's scripts, and names without what stands in front of them in the model."""
+    matrices = random_matrices(layer_sizes(demo_ir), strength=2.0)
+
+    def answer(prefix: str, dropped: str = "", point: str = ".") -> list[int]:
+        tensors = dict[str, NDArray[np.float32]]()
+        for name, (a, b) in matrices.items():
+            written = prefix + name.removeprefix(dropped).replace(".", point)
+            tensors |= {f"{written}.lora_down.weight": a, f"{written}.lora_up.weight": b}
+        save_file(tensors, tmp_path / "named.safetensors")
+        adapter = ovspec.Adapter(tmp_path / "named.safetensors")
+        return tokens_of(adapting, PROMPTS[0], adapters=Config(adapter))
+
+    want = answer("base_model.model.")
+    assert want == answer("lora_te_", point="_") == answer("", dropped="model.")
+    assert want != tokens_of(adapting, PROMPTS[0])
 
 
 def test_the_configuration_of_a_pipeline_holds_adapters(

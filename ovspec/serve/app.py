@@ -166,14 +166,13 @@ class Server:
     def _entry(self, name: str) -> dict[str, Any]:
         model = self._model
         adapters = model.adapters.get(name)
-        files = [adapter.name for adapter in adapters.get_adapters()] if adapters else []
         return {
             "id": name,
             "object": "model",
             "created": model.created,
             "owned_by": "ovspec",
-            "root": files[0] if files else model.root,
-            "parent": model.name if files else None,
+            "root": adapters.get_adapters()[0].name if adapters else model.root,
+            "parent": model.name if adapters else None,
             "max_model_len": model.max_model_len,
             "verify": mode_name(model.requests.verify),
             "drafts": model.requests.drafts,

@@ -12,18 +12,19 @@ from commands import one_line, ovspec
 from prompts import STORY
 from serve.conftest import serving
 
+from ovspec.serve.output.answer_schemas import ModelList
 from ovspec_models import demo_pair_path
 
 NAMES = ("demo", "one", "two", None)
 
 
-def test_requests_name_adapters_as_models(demo_ir: Path, tmp_path: Path) -> None:
+def test_requests_name_adapters_as_models(demo_ir: Path, template: Path, tmp_path: Path) -> None:
     """All at once as each alone, in every interface; a stream says who answers."""
     files = [random_adapter(tmp_path / f"{seed}.safetensors", demo_ir, 4, seed, 3.0) for seed in (1, 2)]
     named = [
         word for name, file in zip(NAMES[1:3], files, strict=True) for word in ("--adapter", f"{name}={file}")
     ]
-    with serving(demo_ir, "--served-model-name", "demo", *named) as server:
+    with serving(demo_ir, "--chat-template", template, "--served-model-name", "demo", *named) as server:
         client = server.client()
 
         def answer(name: str | None) -> dict[str, Any]:
@@ -44,6 +45,16 @@ def test_requests_name_adapters_as_models(demo_ir: Path, tmp_path: Path) -> None
         )
         assert {event.model for event in events} == {"one"}
         assert "".join(event.choices[0].text for event in events if event.choices) == texts[1]
+        chats, items = list[str](), list[str]()
+        for name in NAMES[:2]:
+            asked = [{"role": "user", "content": STORY}]
+            chat = client.chat.completions.create(model=name, messages=asked, max_tokens=16, temperature=0)
+            item = client.responses.create(model=name, input=STORY, max_output_tokens=16, temperature=0)
+            assert chat.model == item.model == name
+            chats.append(chat.choices[0].message.content)
+            items.append(item.output_text)
+        assert chats == items and chats[0] != chats[1]
+        ModelList.model_validate_json(server.get("/v1/models"))
         listed = {model.id: model.to_dict() for model in client.models.list()}
         assert list(listed) == ["demo", "one", "two"]
         assert (listed["two"]["parent"], listed["two"]["root"]) == ("demo", str(files[1]))

@@ -188,14 +188,14 @@ class ChatCompletion(_Completion):
 
 
 class ServedModelEntry(Answer):
-    """The served model."""
+    """The served model, or an adapter beside it, whose `parent` it is."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     root: str
-    parent: None
+    parent: str | None
     max_model_len: int
     verify: str
     drafts: bool

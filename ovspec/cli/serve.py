@@ -121,8 +121,8 @@ def serve(**options: Any) -> None:
         )
     if options["adapters"] and options["ray"]:
         raise ValueError(f"--adapter {options['adapters'][0]}: a cluster has none; leave it or --ray out")
-    cluster, name = cluster_from(options), options.pop("served_model_name")
-    name = name or model_name(options["model"])
+    cluster = cluster_from(options)
+    name = options.pop("served_model_name") or model_name(options["model"])
     adapters = served_adapters(options.pop("adapters"), name)
     if adapters:
         options["adapters"] = AdapterConfig()

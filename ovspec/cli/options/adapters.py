@@ -9,7 +9,6 @@ import click
 
 from ovspec.adapters.adapter import Adapter
 from ovspec.adapters.adapter_config import AdapterBlend, AdapterConfig
-from ovspec.cli.options.extras import need_extra
 from ovspec.pipeline.pipeline import LLMPipeline
 
 adapter_option = click.option(
@@ -40,7 +39,6 @@ def adapters_from(options: dict[str, Any]) -> dict[str, AdapterConfig]:
         return {"adapters": given}
     if not given:
         return {}
-    need_extra("adapters", "safetensors")
     config = AdapterConfig()
     for text in given:
         file, alpha = _parted(text)
@@ -57,8 +55,6 @@ def served_adapters(given: Sequence[str], model: str) -> dict[str, AdapterConfig
     Raises:
         ValueError: a name that is missing or given twice, or a file that holds no adapter.
     """
-    if given:
-        need_extra("adapters", "safetensors")
     found = dict[str, AdapterConfig]()
     for text in given:
         name, equals, file = text.partition("=")
@@ -83,7 +79,7 @@ def checked(load: Callable[[], LLMPipeline], adapters: Mapping[str, AdapterConfi
 
 
 def _parted(text: str) -> tuple[str, float]:
-    """File and alpha; what stands behind the last "=" is a part of the name where it is no number."""
+    """File and alpha; without a number behind the last "=" all of it is the file's name."""
     file, equals, alpha = text.rpartition("=")
     try:
         return (file, float(alpha)) if equals and file else (text, 1.0)

@@ -57,15 +57,17 @@ class GraphFacts:
 
     def behind(self, model: ov.Model, late: Sequence[TransformReport]) -> GraphFacts:
         """The facts of the same graph after its last transforms; inputs that nothing reads are removed."""
-        reports, products = (*self.reports, *late), StockProducts.of(model, [*self.reports, *late])
+        reports = (*self.reports, *late)
+        products = StockProducts.of(model, reports)
         return replace(self, reports=reports, stock_products=products, addressed=remove_addressed(model))
 
     def caches(self, compiled: ov.CompiledModel) -> list[CacheTensor]:
         """All caches of the compiled graph: its inputs, and those that it reads by their addresses."""
-        found = cache_tensors(compiled)
-        for cache in self.addressed:
-            found.append(CacheTensor(cache.name, getattr(ov.Type, cache.element_type), cache.block_shape))
-        return found
+        by_address = (
+            CacheTensor(cache.name, getattr(ov.Type, cache.element_type), cache.block_shape)
+            for cache in self.addressed
+        )
+        return [*cache_tensors(compiled), *by_address]
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> GraphFacts:

@@ -13,10 +13,9 @@ from ovspec_transforms import ADAPTERS
 
 
 class AdapterRows:
-    """The input of a graph whose linear layers adapters can add to, and its `names`."""
+    """The input of a graph whose linear layers adapters can add to."""
 
-    def __init__(self) -> None:
-        self.names = {ADAPTERS}
+    names = (ADAPTERS,)
 
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
         """`adapters` of a pass."""

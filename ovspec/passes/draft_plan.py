@@ -37,19 +37,19 @@ class DraftPlan:
         """`draft_plan` of a pass; of one that drafts positions and slots of all runs too.
 
         Raises:
-            ValueError: sequences that do not all draft, or in another order than of the number of tokens,
-                the most first, or that draft behind another row than their last.
+            ValueError: some sequences draft and others do not, those that draft more do not come first, or
+                the rows of one are a tree or have logits of more than the last.
         """
         counts, rows = [one.drafts for one in batch], sum(len(one.tokens) for one in batch)
-        if not counts[0] and not any(counts):
+        if not any(counts):
             return {DRAFT_PLAN: np.array([0, rows], np.int32)}
-        if counts[-1] < 1 or (len(batch) > 1 and counts != sorted(counts, reverse=True)):
+        if counts[-1] < 1 or counts != sorted(counts, reverse=True):
             raise ValueError(f"sequences draft {counts} tokens: expected 1 or more each, the most first")
         for one in batch:
             if one.sampled != 1 or one.parents is not None:
                 raise ValueError("drafts follow the last row of a chain: expected sampled=1 and no parents")
         runs = [1] * (counts[0] - 1)
-        if len(batch) == 1:  # its rows follow each other; this runs for every draft
+        if len(batch) == 1:  # the common case: all rows of a sequence follow each other
             parts = [(batch[0], batch[0].past, batch[0].end)]
         else:
             runs = [sum(count > run for count in counts) for run in range(1, counts[0])]

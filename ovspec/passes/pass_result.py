@@ -25,8 +25,8 @@ class PassResult:
     """The results of one pass; its arrays are valid until the next pass of the model.
 
     Attributes:
-        logits: f32 `[sampled rows of all sequences, vocab]`; none of a pass that drafts.
-        stats: measurements; of a pass that drafts its duration.
+        logits: f32 `[sampled rows of all sequences, vocab]`; empty where the pass drafts.
+        stats: measurements; the duration alone where the pass drafts.
         request: whose outputs they are.
         selection: what chose blocks in the pass, if anything does.
     """

@@ -58,7 +58,7 @@ class Rows:
             they only leave their keys and values. `None`: every row sees itself and what is before it.
         drafts: so many tokens are drafted behind the rows in the same pass, each the most probable one, by a
             model that can.
-        vocab_size: ids of these are below it.
+        vocab_size: only ids below it are drafted.
     """
 
     sequence: CachedSequence
@@ -96,7 +96,7 @@ class Rows:
 
     @property
     def end(self) -> int:
-        """Tokens in the cache behind the pass; of a draft all but the last."""
+        """Tokens in the cache after the pass: drafted ones too, except the last, which no row reads."""
         return self.context + (self.drafts - 1 if self.drafts else 0)
 
     @property

@@ -146,9 +146,9 @@ class LLMPipeline(Outline):
         calibrated = calibrated_mode(mode, self._ovspec_config)
         assistant = draft_choices(draft_model, self._info, calibrated, device, attention, properties, linear)
         rule = sparse_part(calibrated_mode(SparseVerify(), self._ovspec_config))
-        choices = (attention, experts, ffn, linear, assistant.boundaries if assistant else (), reading)
-        graph = (*choices, rule, given.adapters is not None)
-        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *graph)
+        choices = (attention, experts, ffn, linear, assistant.boundaries if assistant else (), reading, rule)
+        adapts = given.adapters is not None
+        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices, adapts)
         if given.tokenizer is None:
             check_tokenizer(self._info.folder)
         # OpenVINO compiles without Python, which the tokenizer takes for a tenth of a second.

@@ -49,7 +49,7 @@ class PassInputs:
     def _select(self, name: str, value: NDArray[np.generic]) -> NDArray[np.generic]:
         memory = self._memory.get(name)
         if memory is None or memory.size < value.size:
-            dtype = self.request.get_tensor(name).data.dtype  # of integers it may be smaller
+            dtype = self.request.get_tensor(name).data.dtype  # a graph that drafts takes ids of 32 bits
             memory = self._memory[name] = np.empty(value.size, dtype)
         array = memory[: value.size].reshape(value.shape)
         self.request.set_tensor(name, ov.Tensor(array, shared_memory=True))

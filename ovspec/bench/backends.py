@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -32,8 +32,8 @@ DEFAULT_BACKENDS = ("stock", "dense", "sparse")
 MODELS = {"stock": "stock", "dense": "native", "sparse": "native", "sparse_stock": "portable"}
 SPARSE = frozenset({"sparse", "sparse_stock"})
 KEYS_AND_VALUES = ("key_cache.", "value_cache.")
+# Steps that choose blocks.
 SELECTION = ("key_summary", "block_select")
-"""Steps that choose blocks."""
 
 R = TypeVar("R", bound=ModelRunner)
 
@@ -119,9 +119,9 @@ class Timing:
     ms: float
     density: float
     cache_bytes: float
-    steps_ms: Mapping[str, float] = field(default_factory=dict)
-    experts_read: float | None = None
-    ffn_density: float | None = None
+    steps_ms: Mapping[str, float]
+    experts_read: float | None
+    ffn_density: float | None
 
 
 class Subject:

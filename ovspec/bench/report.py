@@ -16,7 +16,7 @@ from ovspec.eval.machine import machine, versions
 from ovspec.eval.tables import table_of
 from ovspec_models.folder.sparse_verify import SparseVerify
 
-# Of a pass that a step takes to be named.
+# A step that takes a smaller share of a pass is one of the "other steps".
 _NAMED_SHARE = 0.01
 
 

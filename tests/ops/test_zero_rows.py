@@ -1,4 +1,4 @@
-"""Operations of a layer that a pass leaves out get no rows, beside tables and weights of the pass's rows."""
+"""Operations of no rows, as in a layer that a pass leaves out, beside tables and weights of its rows."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ void CacheWrite::write(const float* key_rows, const float* value_rows, std::size
     check_written("value_cache", values);
     if (slot_mapping.get_element_type() != ov::element::i32)
         fail(name, "slot_mapping is of type ", slot_mapping.get_element_type(), ", expected i32");
-    if (rows == 0) // of a layer that the pass leaves out; the slots are those of the other layers
+    if (rows == 0) // whatever the slots
         return;
     if (slot_mapping.get_size() != rows)
         fail(name, "slot_mapping holds ", slot_mapping.get_size(), " slots, expected one for each of ", rows,

@@ -106,7 +106,7 @@ void Linear::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) 
         outputs[i].set_shape(shape);
         targets[i] = {outputs[i].data<float>(), shape.back()};
     }
-    if (rows == 0) // of a layer that the pass leaves out
+    if (rows == 0)
         return;
     const auto& layers = attributes_.adapter_layers;
     PassAdapters of{nullptr, layers.data()};

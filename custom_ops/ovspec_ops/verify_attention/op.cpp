@@ -243,7 +243,7 @@ void VerifyAttention::attend(const AttentionCall& given) const {
     call.window = static_cast<std::int32_t>(attributes_.sliding_window);
     if (call.group == 0 || given.width % (call.keys.heads * call.keys.size) != 0)
         fail(name, "query has rows of ", given.width, " values, expected a multiple of kv_heads * k_size");
-    if (given.rows == 0) // of a layer that the pass leaves out; its tables are those of the other layers
+    if (given.rows == 0) // whatever the tables
         return;
     if (given.sinks) {
         check_optional("sinks", given.sinks->get_size(), call.keys.heads * call.group, "no sink");

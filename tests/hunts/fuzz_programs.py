@@ -18,7 +18,7 @@ from ops.test_linear import Layers as Linears
 
 from ovspec_ops.common.cache_layout import BLOCK_SIZE
 from ovspec_ops.decoder_layers.reference import STEPS, VERSION, leave_out
-from ovspec_ops.verify_attention import pack_tables
+from ovspec_ops.verify_attention import pack_chain
 
 Tensors = dict[str, ov.Tensor]
 Array = NDArray[Any]
@@ -94,9 +94,7 @@ class Program:
         table = self._numbers.permutation(self._blocks)[:used].astype(np.int32)
         at = np.arange(past, past + rows)
         self.inputs["slots"] = (table[at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE).astype(np.int32)
-        begins = ([0, rows], [past])
-        begun, lengths = (np.array(values, np.int32) for values in begins)
-        self.inputs["tables"] = pack_tables(begun, lengths, table, np.array([0, used], np.int32))
+        self.inputs["tables"] = pack_chain(rows, past, table)
 
     def _add(self, kind: str) -> None:
         if kind in _OF_VALUES:

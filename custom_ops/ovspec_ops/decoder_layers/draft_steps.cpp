@@ -1,6 +1,7 @@
 #include "decoder_layers/draft_steps.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "common/isa.hpp"
 #include "common/weight_format.hpp"
@@ -40,7 +41,10 @@ Action embedding(const ProgramText& program, const StepText& step) {
     const bool integers = stored.numbers == WeightFormat::u8;
     const Operands of(program, step, integers ? 4 : 2, 1);
     const std::size_t ids = of.input(0), table = of.input(1), y = of.out(0), width = of.out_width(0);
-    const auto count = static_cast<std::size_t>(step.whole("ids"));
+    const std::int64_t named = step.whole("ids"), most = std::numeric_limits<std::int32_t>::max();
+    if (named < 1 || named > most)
+        fail(layers_op, "the line '", step.line, "' has ", named, " ids, expected 1 to ", most);
+    const auto count = static_cast<std::size_t>(named);
     const auto groups = static_cast<std::size_t>(integers ? step.whole("groups") : 1);
     if (groups == 0 || width % groups != 0)
         fail(layers_op, "the line '", step.line, "' has ", groups, " groups in rows of ", width);
@@ -121,7 +125,7 @@ struct Plan {
 // The token of each row's largest value, in a row of the table for each run; -1 where there is none.
 Action choose(const ProgramText& program, const StepText& step) {
     const Operands of(program, step, 4, 1);
-    const std::size_t logits = of.rows(0), plan = of.input(1), tokens = of.out_table(0, "i32");
+    const std::size_t logits = of.rows(0), plan = of.input(1), tokens = of.out_table(0);
     const std::size_t width = of.width(0);
     return [=](LayersPass& pass) {
         const Plan planned = Plan::of(pass.inputs[plan]);
@@ -160,15 +164,20 @@ DraftInputs::DraftInputs(const ProgramText& program) {
     const StepText *choose = program.step("choose"), *embedding = program.step("embedding");
     if (!choose)
         return;
-    if (!embedding || program.taken_by < 0)
-        fail(layers_op, "the line '", choose->line, "' comes without a step embedding, or take");
+    if (!embedding)
+        fail(layers_op, "the line '", choose->line, "' comes without a step embedding");
     const Operands of(program, *choose, 4, 1);
+    if (!program.rows[of.rows(0)].taken)
+        fail(layers_op, "the line '", choose->line, "' reads other rows than those that take has chosen");
+    for (const StepText& step : program.steps)
+        if (step.name == "choose" && (&step != choose || step.settings.count("if")))
+            fail(layers_op, "the line '", step.line, "' is a second one, or may be left out");
     drafts = true;
     plan = of.input(1);
     slots = of.input(2);
     tables = of.input(3);
-    ids = Operands(program, *embedding, embedding->operands.size(), 1).input(0);
-    tokens = of.out_table(0, "i32");
+    ids = Operands(program, *embedding, std::max<std::size_t>(embedding->operands.size(), 2), 1).input(0);
+    tokens = of.out_table(0);
     for (std::size_t i = 0; i < program.rows.size(); i++) {
         if (program.rows[i].input >= 0)
             rows.push_back({i, program.rows[i].width});
@@ -183,6 +192,9 @@ Runs::Runs(const DraftInputs& inputs, LayersPass& pass) : inputs_(inputs), pass_
         plan_ = pass.inputs[inputs.plan];
         slots_ = pass.inputs[inputs.slots];
         first_tables_ = pass.inputs[inputs.tables];
+        if (slots_.get_size() != total_)
+            fail(layers_op, "input ", inputs.slots, " holds ", slots_.get_size(),
+                 " slots, expected one for each of ", total_, " rows");
     }
 }
 
@@ -224,7 +236,8 @@ void Runs::give_tokens(std::size_t rows) {
 // Of one row behind each of the first sequences: those of the first run, with other numbers of rows and
 // tokens.
 void Runs::give_tables(std::size_t rows) {
-    const auto [first, parents] = PassTables::view(layers_op, first_tables_, static_cast<std::size_t>(-1));
+    const auto [first, parents] = PassTables::view(layers_op, first_tables_, Plan::of(plan_).rows(0));
+    first.check(0);
     if (first.count < rows || parents)
         fail(layers_op, "a draft plan has ", rows, " rows in run ", begun_, ", the pass has ", first.count,
              " sequences", parents ? " of trees" : "");

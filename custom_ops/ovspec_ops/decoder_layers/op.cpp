@@ -18,7 +18,12 @@ ov::Tensor empty_table(const TableOf& table) {
     ov::Shape shape;
     for (const std::int64_t dim : table.dims)
         shape.push_back(static_cast<std::size_t>(std::max<std::int64_t>(dim, 0)));
-    return {ov::element::Type(table.type), shape};
+    return {ov::element::i32, shape};
+}
+
+// How many numbers an input holds, where its shape says so.
+ov::Dimension length_of(const ov::PartialShape& shape) {
+    return shape.rank().is_static() && shape.size() == 1 ? shape[0] : ov::Dimension();
 }
 
 } // namespace
@@ -60,10 +65,8 @@ void DecoderLayers::validate_and_infer_types() {
             if (shape.rank().is_static() && rows.is_dynamic())
                 rows = shape[0];
         }
-    if (program.text.taken_by >= 0) {
-        const auto& shape = get_input_partial_shape(static_cast<std::size_t>(program.text.taken_by));
-        taken = shape.rank().is_static() ? shape[0] : taken;
-    }
+    if (program.text.taken_by >= 0)
+        taken = length_of(get_input_partial_shape(static_cast<std::size_t>(program.text.taken_by)));
     for (const auto& [input, what] : program.byte_inputs)
         check_input(*this, input, what, ov::element::u8, {-1});
     for (std::size_t i = 0; i < program.text.outputs.size(); i++) {
@@ -73,10 +76,10 @@ void DecoderLayers::validate_and_infer_types() {
             std::vector<ov::Dimension> dims(table.dims.begin(), table.dims.end());
             // The plugin copies outputs whose shapes it does not know beforehand.
             if (program.draft.drafts && output.index == program.draft.tokens) {
-                const auto& plan = get_input_partial_shape(program.draft.plan);
-                dims = {plan.rank().is_static() ? plan[0] - 1 : ov::Dimension(), taken};
+                const ov::Dimension plan = length_of(get_input_partial_shape(program.draft.plan));
+                dims = {plan.is_static() ? plan - 1 : plan, taken};
             }
-            set_output_type(i, ov::element::Type(table.type), dims);
+            set_output_type(i, ov::element::i32, dims);
             continue;
         }
         const RowsOf& of = program.text.rows[output.index];

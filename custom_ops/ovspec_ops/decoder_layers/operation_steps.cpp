@@ -47,7 +47,7 @@ Action key_summary(const ProgramText& program, const StepText& step) {
     const Operands of(program, step, 4, 1);
     const CacheOf keys = of.cache(0, "k_size");
     const SummariesOf summaries = of.summaries(2);
-    const std::size_t tables = of.input(3), token = of.out_table(0, "i32");
+    const std::size_t tables = of.input(3), token = of.out_table(0);
     const bool returns_token = program.tables[token].output >= 0; // the order of the lines says the rest
     const auto node = node_of<KeySummary>(step);
     return [=](const LayersPass& pass) {
@@ -68,7 +68,7 @@ Action block_select(const ProgramText& program, const StepText& step) {
     const std::size_t query = of.rows(0), width = of.width(0);
     const SummariesOf summaries = of.summaries(1);
     const std::size_t tables = of.input(3), budgets = of.input(4), coverage = of.input(5);
-    const std::size_t blocks = of.out_table(0, "i32"), counts = of.out_table(1, "i32");
+    const std::size_t blocks = of.out_table(0), counts = of.out_table(1);
     const auto node = node_of<BlockSelect>(step);
     return [=](const LayersPass& pass) {
         node->select({pass.rows, width, pass.at[query], summaries.in(pass), summaries.blocks(pass),
@@ -83,7 +83,7 @@ template <class Op>
 Action operation(const ProgramText& program, const StepText& step, std::size_t inputs, std::size_t rows) {
     const Operands of(program, step, inputs, 2);
     of.same_width(of.width(rows), of.out_width(rows));
-    of.out_table(1 - rows, "i32");
+    of.out_table(1 - rows);
     const auto node = node_of<Op>(step);
     std::vector<TensorOf> takes, makes;
     for (const Operand& operand : step.operands)

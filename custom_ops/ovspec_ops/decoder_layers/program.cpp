@@ -33,20 +33,20 @@ RowsOf declared(const std::string& word, const std::string& line) {
     return {word.substr(0, colon), width};
 }
 
-// "name:type[dimension,...]"
+// "name:i32[dimension,...]"
 TableOf declared_table(const std::string& word, const std::string& line) {
     const std::size_t colon = word.find(':'), open = word.find('[');
     if (colon == 0 || colon > open || word.back() != ']')
-        fail(op, "'", word, "' in the line '", line, "' is not NAME:TYPE[DIMENSION,...]");
-    TableOf table{word.substr(0, colon), word.substr(colon + 1, open - colon - 1), {}};
+        fail(op, "'", word, "' in the line '", line, "' is not NAME:i32[DIMENSION,...]");
+    if (word.substr(colon + 1, open - colon - 1) != "i32")
+        fail(op, "'", word, "' in the line '", line, "' is no table of i32");
+    TableOf table{word.substr(0, colon), {}};
     std::istringstream dims(word.substr(open + 1, word.size() - open - 2));
     for (std::string dim; std::getline(dims, dim, ',');)
         table.dims.push_back(dim == "?" ? -1 : static_cast<std::int64_t>(parsed<std::size_t>(dim, line)));
     for (const std::int64_t dim : table.dims)
         if (dim > static_cast<std::int64_t>(most_width) || dim < -1)
             fail(op, "'", word, "' in the line '", line, "' is larger than ", most_width);
-    if (table.type != "i32")
-        fail(op, "'", word, "' in the line '", line, "' is no table of i32");
     return table;
 }
 
@@ -84,7 +84,7 @@ private:
 
     Operand declare(RowsOf rows, const std::string& line) {
         const Operand made{Operand::rows, program_.rows.size()};
-        rows.taken = program_.taken_by >= 0;
+        rows.taken = rows.input < 0 && program_.taken_by >= 0;
         remember(rows.name, made, line);
         program_.rows.push_back(std::move(rows));
         return made;
@@ -170,7 +170,8 @@ private:
     }
 
     void take(const StepText& step) {
-        if (program_.taken_by >= 0 || step.operands.size() != 2 || step.operands[1].kind != Operand::input)
+        if (program_.taken_by >= 0 || step.operands.size() != 2 || step.operands[1].kind != Operand::input ||
+            step.settings.count("if"))
             fail(op, "the line '", step.line, "' is a second one, or not OUTPUT = take ROWS INPUT");
         program_.taken_by = static_cast<int>(step.operands[1].index);
     }

@@ -19,9 +19,9 @@ struct RowsOf {
     bool taken = false;    // as many as `take` chooses, not all of the pass
 };
 
-// What a step makes that is no rows f32: a tensor of its own type and shape. A step writes it once.
+// What a step makes that is no rows f32: a tensor i32 of its own shape. A step writes it once.
 struct TableOf {
-    std::string name, type;         // of its elements, as OpenVINO names it
+    std::string name;
     std::vector<std::int64_t> dims; // -1: known when the step has run
     int output = -1;                // output of the operation that holds it
 };

@@ -190,7 +190,7 @@ void largest(const float* x, std::size_t width, std::size_t count, float* values
 Action top_k(const ProgramText& program, const StepText& step) {
     const Operands of(program, step, 1, 2);
     const std::size_t x = of.rows(0), width = of.width(0), values = of.out(0), count = of.out_width(0);
-    const std::size_t indices = of.out_table(1, "i32");
+    const std::size_t indices = of.out_table(1);
     if (count == 0 || count > width)
         fail(layers_op, "the line '", step.line, "' takes ", count, " of ", width, " values");
     return [=](const LayersPass& pass) {

@@ -127,10 +127,10 @@ public:
     }
     std::size_t out_width(std::size_t i) const { return program_.rows[out(i)].width; }
 
-    // Output `i`, a table of this type.
-    std::size_t out_table(std::size_t i, const char* type) const {
-        if (step_.outputs[i].kind != Operand::table || program_.tables[step_.outputs[i].index].type != type)
-            fail(layers_op, "output ", i, " of the line '", step_.line, "' is no table of ", type);
+    // Output `i`, a table.
+    std::size_t out_table(std::size_t i) const {
+        if (step_.outputs[i].kind != Operand::table)
+            fail(layers_op, "output ", i, " of the line '", step_.line, "' is no table of i32");
         return step_.outputs[i].index;
     }
     const Operand& operand(std::size_t i) const { return step_.operands[i]; }

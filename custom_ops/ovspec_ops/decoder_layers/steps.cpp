@@ -111,7 +111,7 @@ Action stack(const ProgramText& program, const StepText& step) {
             parts.push_back(TensorOf::of(program, operand));
     if (parts.empty() || parts.size() != step.operands.size())
         fail(layers_op, "the line '", step.line, "' joins what are no tables");
-    const std::size_t out = of.out_table(0, "i32");
+    const std::size_t out = of.out_table(0);
     return [=](const LayersPass& pass) {
         const ov::Tensor& first = *parts[0].at(pass);
         const std::size_t size = first.get_size();

@@ -161,6 +161,16 @@ def test_chats_do_not_change_one_another(browser: Browser) -> None:
     assert [chat["title"] for chat in stored(browser)] == [PROMPT[:60], "Other"]
 
 
+def test_a_browser_that_keeps_nothing(browser: Browser, served: Served) -> None:
+    refused = "Object.defineProperty(window, 'localStorage', {get() { throw new Error('not allowed'); }})"
+    browser.call("Page.addScriptToEvaluateOnNewDocument", source=refused)
+    browser.call("Page.navigate", url=served.url + "/")
+    browser.wait_for("document.getElementById('about')?.textContent.startsWith('demo')")
+    fill(browser, "longest", "8")
+    send(browser, PROMPT)
+    assert len(turns(browser)) == 2 and "no room left for chats" in text(browser, "error")
+
+
 def test_a_chat_is_forgotten_while_it_is_written(browser: Browser) -> None:
     fill(browser, "longest", "4000")
     fill(browser, "prompt", PROMPT)

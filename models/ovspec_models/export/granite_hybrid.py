@@ -15,9 +15,10 @@ from unittest.mock import patch
 
 import numpy as np
 import openvino as ov
-from openvino import opset14 as ops  # whose Squeeze OpenVINO looks for
+from openvino import opset14 as ops  # OpenVINO joins loops with the Squeeze of this opset, not of the next
 
 from ovspec_models.folder.private_names import misfit
+from ovspec_transforms.graph import i64
 
 _PATCHER = "optimum.exporters.openvino.model_patcher"
 _MIXER, _CONVOLUTION = "zamba2_mamba_mixer", "ov_causal_conv1d"
@@ -101,21 +102,21 @@ def _scan(context: Any) -> list[ov.Output]:
     decay, steps, keys, values, reads, state = (context.get_input(place) for place in range(6))
 
     def size(node: ov.Output, axis: int) -> ov.Node:
-        return ops.gather(ops.shape_of(node, "i64"), _i64([axis]), _i64(0))
+        return ops.gather(ops.shape_of(node, "i64"), i64([axis]), i64(0))
 
     repeats = ops.divide(size(steps, 2), size(keys, 2))
-    once = _i64([1])
+    once = i64([1])
 
     def of_heads(groups: ov.Output) -> ov.Node:
-        tiled = ops.tile(ops.unsqueeze(groups, _i64(3)), ops.concat([once, once, once, repeats, once], 0))
-        return ops.reshape(tiled, ops.concat([_i64([0, 0, -1]), size(groups, 3)], 0), special_zero=True)
+        tiled = ops.tile(ops.unsqueeze(groups, i64(3)), ops.concat([once, once, once, repeats, once], 0))
+        return ops.reshape(tiled, ops.concat([i64([0, 0, -1]), size(groups, 3)], 0), special_zero=True)
 
     # [batch, rows, heads, 1, 1], [..., width, size] and [..., 1, size]
-    fades = ops.reshape(ops.exp(ops.multiply(decay, steps)), _i64([0, 0, 0, 1, 1]), special_zero=True)
-    written = ops.multiply(ops.unsqueeze(steps, _i64(-1)), of_heads(keys))
-    written = ops.multiply(ops.unsqueeze(written, _i64(-2)), ops.unsqueeze(values, _i64(-1)))
-    read = ops.unsqueeze(of_heads(reads), _i64(-2))
-    loop = ops.loop(ops.convert(ops.squeeze(size(values, 1), _i64(0)), "i32"), ops.constant(True))
+    fades = ops.reshape(ops.exp(ops.multiply(decay, steps)), i64([0, 0, 0, 1, 1]), special_zero=True)
+    written = ops.multiply(ops.unsqueeze(steps, i64(-1)), of_heads(keys))
+    written = ops.multiply(ops.unsqueeze(written, i64(-2)), ops.unsqueeze(values, i64(-1)))
+    read = ops.unsqueeze(of_heads(reads), i64(-2))
+    loop = ops.loop(ops.convert(ops.squeeze(size(values, 1), i64(0)), "i32"), ops.constant(True))
     names = (("fade", 1, -1, 1, 1), ("write", 1, -1, -1, -1), ("read", 1, -1, 1, -1))
     sliced = [ops.parameter([-1, *dims], np.float32, name) for name, *dims in names]
     before, outputs = (ops.parameter([-1] * 4, np.float32, name) for name in ("state", "outputs"))
@@ -133,12 +134,8 @@ def _scan(context: Any) -> list[ov.Output]:
     loop.set_merged_input(outputs, empty.output(0), filled.output(0))
     loop.set_special_body_ports([0, 0])
     found = [loop.get_iter_value(node.output(0), -1) for node in (filled, after)]
-    flat = [ops.reshape(one, _i64([-1]), special_zero=False) for one in found]
+    flat = [ops.reshape(one, i64([-1]), special_zero=False) for one in found]
     return [ops.concat(flat, 0).output(0)]
-
-
-def _i64(value: int | list[int]) -> ov.Node:
-    return ops.constant(np.array(value, np.int64))
 
 
 def _i32(value: int) -> ov.Node:

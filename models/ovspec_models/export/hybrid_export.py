@@ -111,11 +111,23 @@ def hybrid_exported(model_type: str, tested_transformers: str) -> Iterator[None]
             "optimum.exporters.tasks", ["TasksManager._SUPPORTED_MODEL_TYPE"]
         ):
             stack.enter_context(_text_parts_exported())
-        if hybrid is not None and misfit(hybrid.modeling, [hybrid.cache]):
-            unknown = misfit(_CONFIGS, [f"{hybrid.config}.MAX_TRANSFORMERS_VERSION"])
-            unknown = unknown or misfit(hybrid.modeling, [hybrid.masks] if hybrid.masks else [])
-            if not unknown and getattr(import_module(_CONFIGS), hybrid.config).MAX_TRANSFORMERS_VERSION:
-                stack.enter_context(_patched(hybrid, tested_transformers))
+        if hybrid is not None and not misfit(_CONFIGS, [f"{hybrid.config}.MAX_TRANSFORMERS_VERSION"]):
+            config = getattr(import_module(_CONFIGS), hybrid.config)
+            # optimum-intel 2.2 has no such limit for models that it exports without help.
+            if config.MAX_TRANSFORMERS_VERSION:
+                stack.enter_context(_helped(hybrid, config, tested_transformers))
+        yield
+
+
+@contextmanager
+def _helped(hybrid: _Hybrid, config: Any, tested_transformers: str) -> Iterator[None]:
+    """Export a model that optimum-intel 2.1 does not export right, or not with newer transformers."""
+    with ExitStack() as stack:
+        is_gone = misfit(hybrid.modeling, [hybrid.cache])
+        if is_gone and not (hybrid.masks and misfit(hybrid.modeling, [hybrid.masks])):
+            stack.enter_context(_patched(hybrid, config, tested_transformers))
+        if hybrid.module == "granitemoehybrid":
+            stack.enter_context(scanned(config))
         yield
 
 
@@ -134,25 +146,22 @@ def _text_parts_exported() -> Iterator[None]:
 
 
 @contextmanager
-def _patched(hybrid: _Hybrid, tested_transformers: str) -> Iterator[None]:
+def _patched(hybrid: _Hybrid, config: Any, tested_transformers: str) -> Iterator[None]:
     """Give optimum-intel's patch of the model the class that transformers has no more.
 
     It also expects caches that answer as those before.
     """
-    modeling, configs = import_module(hybrid.modeling), import_module(_CONFIGS)
+    modeling = import_module(hybrid.modeling)
 
     def unmasked(self: Any, attention_mask: Any, past_key_values: Any) -> None:
         """As before: a text with tokens before it is masked nowhere in layers of linear attention."""
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(modeling, hybrid.cache, _Layers, create=True))
-        config = getattr(configs, hybrid.config)
         stack.enter_context(patch.object(config, "MAX_TRANSFORMERS_VERSION", tested_transformers))
         if hybrid.masks:
             model, method = hybrid.masks.split(".")
             stack.enter_context(patch.object(getattr(modeling, model), method, unmasked))
-        if hybrid.module == "granitemoehybrid":
-            stack.enter_context(scanned(config))
         if hybrid.experts:
             whole = _Unpatched(hybrid.experts, (), {"made": getattr(modeling, hybrid.experts)})
             stack.enter_context(patch.object(modeling, hybrid.experts, whole))

@@ -58,14 +58,8 @@ LEFT = {
 PARTLY_GATED = ("Gemma 3n", "Gemma 4")
 _HEAVY = (
     *("Linear", "MatMul", "CacheWrite", "VerifyAttention", "KeySummary", "BlockSelect"),
-    *(
-        "GatedMLP",
-        "SparseMoE",
-        "ExpertBudget",
-        "PagedGatedDeltaNet",
-        "PagedSelectiveSSM",
-        "PagedCausalConv1D",
-    ),
+    *("GatedMLP", "SparseMoE", "ExpertBudget"),
+    *("PagedGatedDeltaNet", "PagedSelectiveSSM", "PagedCausalConv1D"),
 )
 
 

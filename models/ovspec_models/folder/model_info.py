@@ -20,7 +20,7 @@ from ovspec_models.folder.weight_sizes import WeightSizes
 # Names of the same value in the config.json of different families, the usual one first.
 _ALIASES: dict[str, tuple[str, ...]] = {
     "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"),
+    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "multi_query_group_num"),
     "head_dim": ("head_dim", "kv_channels"),
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
@@ -211,7 +211,9 @@ def shape_of(config: dict[str, Any], path: Path) -> dict[str, Any]:
     if not isinstance(model_type, str):
         raise ValueError(f"{path}: model_type is {shown(model_type)}, expected text; export the model again")
     if why := UNPAGED.get(model_type):
-        raise ValueError(f"{path}: models of type {model_type!r} can't be served: {why}; take transformers")
+        raise ValueError(
+            f"{path}: models of type {model_type!r} can't be served: {why}; run them with transformers"
+        )
     layers, heads = _number(path, text, "num_hidden_layers"), _number(path, text, "num_attention_heads")
     head_dim = _number(path, text, "head_dim", 0)
     if head_dim == 0:

@@ -44,11 +44,7 @@ LIKE = {
     "solar_open": _LLAMA,
 }
 # Their experts are a loop that can't be traced; optimum-intel has a form of it without one for its own types.
-_LOOPED = {
-    "gemma4_text": "gemma4",
-    "qwen3_next": "qwen3_next",
-    **{name: name for name in ("granitemoe", "granitemoehybrid")},
-}
+_LOOPED = ("gemma4_text", "qwen3_next", "granitemoe", "granitemoehybrid")
 
 
 @contextmanager
@@ -62,7 +58,7 @@ def known_type(model_type: str, tested_transformers: str) -> Iterator[None]:
         if like and not misfit(_TASKS, ["TasksManager._SUPPORTED_MODEL_TYPE"]):
             stack.enter_context(_registered(model_type, like, tested_transformers))
         if like or model_type in _LOOPED:
-            stack.enter_context(_experts_traced(_LOOPED.get(model_type, model_type)))
+            stack.enter_context(_experts_traced(model_type.removesuffix("_text")))
         yield
 
 

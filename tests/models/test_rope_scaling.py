@@ -11,6 +11,7 @@ from ovspec_models.folder.rope_scaling import scaled_positions
 
 YARN = {"rope_type": "yarn", "factor": 4.0}
 LINEAR = {"type": "linear", "factor": 2.5}
+TUNED = {"attn_temperature_tuning": True, "floor_scale": 100}
 WINDOWED = {"rope_type": "default", "rope_theta": 1e4}
 
 
@@ -46,6 +47,13 @@ WINDOWED = {"rope_type": "default", "rope_theta": 1e4}
         pytest.param({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, 512, id="dynamic"),
         pytest.param({"rope_scaling": None, "rope_parameters": WINDOWED}, 512, id="none"),
         pytest.param({"rope_scaling": YARN, "max_position_embeddings": None}, None, id="no limit"),
+        pytest.param({"attention_chunk_size": 160, "rope_scaling": YARN}, 160, id="the first chunk"),
+        pytest.param({"attention_chunk_size": 160, **TUNED}, 99, id="before queries are scaled"),
+        pytest.param(
+            {"attention_chunk_size": 160, **TUNED, "attn_temperature_tuning": False}, 160, id="which are not"
+        ),
+        pytest.param({"attention_chunk_size": 4096}, 512, id="a chunk longer than any text"),
+        pytest.param({"attention_chunk_size": 160, "max_position_embeddings": None}, 160, id="only chunks"),
     ],
 )
 def test_scaled_positions(changes: dict[str, Any], expected: int | None) -> None:

@@ -1,4 +1,4 @@
-"""How many positions a model has with the scaling of its rotary embeddings and its chunks, by config.json."""
+"""How many positions of a text a model has, by config.json: with scaled rotary embeddings, or with chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ _DYNAMIC = (
     "its rope_scaling is of type dynamic, by which every token of a longer text would change the rotation of "
     "all keys in the cache; type yarn has more positions"
 )
-
 _CHUNKED = (
     "some of its layers read chunks of the text, which OpenVINO's paged attention does not know, and so it "
     "is served inside the first chunk; transformers computes longer texts"
@@ -25,7 +24,8 @@ def scaled_positions(text: Mapping[str, Any], stated: int | None, model_type: st
     """Positions of a model: those that it was trained with, times the factor of YaRN and linear scaling.
 
     Their documents say to leave ``max_position_embeddings`` as it was. A model whose number covers the
-    product already keeps it. Scaling of other kinds (llama3, longrope) is counted in it.
+    product already keeps it. Scaling of other kinds (llama3, longrope) is counted in it. A model whose layers
+    read chunks of the text has those of the first chunk.
 
     Args:
         text: the text model's part of config.json.
@@ -61,9 +61,9 @@ def why_no_more(text: Mapping[str, Any]) -> str:
 
 
 def _first_chunk(text: Mapping[str, Any]) -> int | None:
-    """Tokens of a text that layers of chunks read as others do (Llama 4); ``None`` where none has chunks.
+    """Tokens of a text that layers with chunks compute as layers without; ``None``: the model has no chunks.
 
-    Queries of its layers without positions are scaled from a number of tokens on.
+    Llama 4 also scales queries of its layers without positions, from token ``floor_scale`` on.
     """
     chunk, scaled = text.get("attention_chunk_size"), text.get("floor_scale")
     if not is_int(chunk) or chunk < 1:

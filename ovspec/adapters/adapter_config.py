@@ -222,21 +222,15 @@ def _checked(config: object) -> AdapterConfig:
 def _pairs(
     adapters: Adapter | Sequence[Adapter | tuple[Adapter, float]], alpha: float | Sequence[float] | None
 ) -> list[tuple[Adapter, float]]:
-    if isinstance(adapters, Adapter):
-        return [(adapters, 1.0 if alpha is None else _single(alpha))]
     found = list(adapters) if isinstance(adapters, Sequence) else [adapters]
     if alpha is None:
         return [part if isinstance(part, tuple) else (part, 1.0) for part in found]
     alphas = list(alpha) if isinstance(alpha, Sequence) and not isinstance(alpha, str) else [alpha]
     if len(alphas) != len(found) or any(isinstance(part, tuple) for part in found):
-        raise InvalidValueError(f"alpha={alpha!r}: expected one for each of {len(found)} adapters")
+        raise InvalidValueError(
+            f"alpha={alpha!r}: expected {len(found)}, one for each adapter, and no pairs with alphas beside it"
+        )
     return [(part, one) for part, one in zip(found, alphas, strict=True) if not isinstance(part, tuple)]
-
-
-def _single(alpha: float | Sequence[float]) -> float:
-    if isinstance(alpha, Sequence) and not isinstance(alpha, str) and len(alpha) == 1:
-        return alpha[0]
-    return alpha  # type: ignore[return-value]
 
 
 def _part(adapter: object, alpha: object) -> tuple[Adapter, float]:

@@ -91,7 +91,8 @@ def test_records_cover_every_point_with_exactly_the_promised_fields(outcome: Out
             assert record["selection_ms"] is None and not steps
         else:
             assert {"linear", "attention", "cache_write", "rms", "block_select"} <= steps.keys()
-            assert 0 < sum(steps.values()) < 1.5 * record["ms"]["max"]  # medians of two passes
+            # Medians of two passes; on a busy machine most of a pass is beside its steps.
+            assert 0.02 * record["ms"]["min"] < sum(steps.values()) < 1.5 * record["ms"]["max"]
             selection = steps["key_summary"] + steps["block_select"] if sparse else None
             assert record["selection_ms"] == selection
 

@@ -228,7 +228,7 @@ def _pairs(
     alphas = list(alpha) if isinstance(alpha, Sequence) and not isinstance(alpha, str) else [alpha]
     if len(alphas) != len(found) or any(isinstance(part, tuple) for part in found):
         raise InvalidValueError(
-            f"alpha={alpha!r}: expected {len(found)}, one for each adapter, and no pairs with alphas beside it"
+            f"alpha={alpha!r}: expected {len(found)}, one for each adapter, and no pairs beside it"
         )
     return [(part, one) for part, one in zip(found, alphas, strict=True) if not isinstance(part, tuple)]
 

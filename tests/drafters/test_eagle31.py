@@ -96,14 +96,13 @@ def test_a_checkpoint_that_does_not_fit_its_settings(
 
 
 @pytest.mark.parametrize("setting", ["norm_before_residual", "norm_before_fc", "fc_norm"])
-def test_ir_without_the_norms_of_its_settings(tmp_path: Path, setting: str) -> None:
-    """As optimum-intel 2.2 writes it: its class knows none of them."""
-    folder = exported(Reference31(pair().reference.embedding), tmp_path)
+@pytest.mark.parametrize(("held", "found"), [(False, "has no norm"), (True, "has a norm")])
+def test_ir_with_other_norms_than_its_settings(tmp_path: Path, setting: str, held: bool, found: str) -> None:
+    """As optimum-intel 2.2 writes it, whose class knows none of them; or after a change of config.json."""
+    folder = exported(Reference31(pair().reference.embedding, **{setting: held}), tmp_path)
     said = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**said, setting: True}))
-    with pytest.raises(
-        ValueError, match=rf"^[^\n]*has no norm where config.json says [^\n]*{setting}[^\n]*$"
-    ):
+    (folder / "config.json").write_text(json.dumps({**said, setting: not held}))
+    with pytest.raises(ValueError, match=rf"^[^\n]*{found} where config.json says [^\n]*{setting}[^\n]*$"):
         load(folder)
 
 

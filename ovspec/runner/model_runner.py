@@ -38,6 +38,7 @@ from ovspec.passes.pass_result import PassResult
 from ovspec.passes.pass_stats import PassStats
 from ovspec.passes.prompt_pieces import pieces, prompt_ends, read_prompts, verified
 from ovspec.passes.tables import FEATURES, Rows, attended_tokens, build_tables
+from ovspec.passes.visual_inputs import VisualInputs
 from ovspec.passes.watch_rows import watch_rows
 from ovspec.runner.compaction import compact
 from ovspec.runner.pass_inputs import PassInputs, input_names
@@ -144,6 +145,8 @@ class ModelRunner:
         self._selection = host_selection(self.attention, self.block_size, compiled, self.cache, facts.anchors)
         #: What says which layers compute a pass; `None` where all do.
         self.computed_layers = ComputedLayers.of(self.compiled)
+        #: Says what pictures give to the rows of a pass; `None` where the model reads none.
+        self.visual = VisualInputs.of(self.compiled)
         self._draft_plan = DraftPlan.of(self.compiled, self.block_size)
         #: Whether a pass can draft several tokens.
         self.drafts = self._draft_plan is not None
@@ -151,7 +154,8 @@ class ModelRunner:
         self.adapters = ModelAdapters(facts.adapted)
         self._adapter_rows = AdapterRows() if facts.adapted else None
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
-        self._parts = (*limits, self._adapter_rows, self.computed_layers, self.recurrent, self._draft_plan)
+        self._by_rows = (self._adapter_rows, self.computed_layers, self.recurrent, self.visual)
+        self._parts = (*limits, *self._by_rows, self._draft_plan)
         self._inputs = PassInputs(self.request, self._input_names())
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
@@ -257,7 +261,7 @@ class ModelRunner:
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
         limits = (self._expert_budgets, self._ffn_limits)
-        for part in (*limits, self._adapter_rows, self.computed_layers, self.recurrent):
+        for part in (*limits, *self._by_rows):
             inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         duration = self._inputs.infer() + recomputed

@@ -56,7 +56,7 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "ovspec_transforms": (
         ("",),
         ("experts", "ffn", "heads", "layers"),
-        ("attention", "linear"),
+        ("attention", "linear", "pictures"),
         ("replace_subgraphs",),
         ("graph", "weights"),
         ("report", "errors"),

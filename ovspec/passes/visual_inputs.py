@@ -1,0 +1,60 @@
+"""Inputs of a pass that say what pictures give it, and positions of several axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ovspec.passes.tables import Rows
+from ovspec_transforms import POSITION_AXES, ROWS_TAKEN, VISUAL_ROWS
+
+
+class VisualInputs:
+    """The inputs of a graph that reads rows of pictures, as `ovspec_transforms.visual_rows` makes it.
+
+    Args:
+        hidden_size: numbers of a row.
+        axes: of positions; 0: they have none of their own.
+    """
+
+    def __init__(self, hidden_size: int, axes: int) -> None:
+        self._none = np.zeros((0, 1, hidden_size), np.float32)
+        self._axes = axes
+        self.names = (VISUAL_ROWS, ROWS_TAKEN, *([POSITION_AXES] if axes else []))
+
+    @classmethod
+    def of(cls, compiled: ov.CompiledModel) -> VisualInputs | None:
+        """The inputs of a compiled model; `None` where it reads no pictures."""
+        shapes = {name: port.get_partial_shape() for port in compiled.inputs for name in port.get_names()}
+        if VISUAL_ROWS not in shapes:
+            return None
+        axes = shapes[POSITION_AXES][0].get_length() if POSITION_AXES in shapes else 0
+        return cls(shapes[VISUAL_ROWS][2].get_length(), axes)
+
+    def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
+        """`visual_rows`, `rows_taken` and `position_axes` of a pass."""
+        count = sum(len(rows.tokens) for rows in batch)
+        taken, begin, given = np.arange(count), 0, [self._none]
+        for rows in batch:
+            visual = rows.sequence.visual
+            own = slice(0, 0) if visual is None else visual.between(rows.past, rows.past + len(rows.tokens))
+            if visual is not None and own.start < own.stop:
+                behind = count + sum(map(len, given))
+                taken[begin + visual.places[own] - rows.past] = behind + np.arange(own.stop - own.start)
+                given.append(visual.rows[own, None])
+            begin += len(rows.tokens)
+        found: dict[str, NDArray[np.generic]] = {
+            VISUAL_ROWS: np.concatenate(given) if len(given) > 1 else self._none,
+            ROWS_TAKEN: taken,
+        }
+        if self._axes:
+            found[POSITION_AXES] = np.concatenate([self._positions(rows) for rows in batch], 1)
+        return found
+
+    def _positions(self, rows: Rows) -> NDArray[np.int64]:
+        if rows.sequence.visual is None:
+            return np.tile(rows.positions, (self._axes, 1))
+        return rows.sequence.visual.positions_of(rows.positions, self._axes)

@@ -33,6 +33,7 @@ _ALTERNATING = "sparse; layers with a sliding window dense, as they read little"
 _WINDOWED = "dense where the model has a sliding window, which reads little; sparse without one"
 _CONVOLVED = "sparse; layers of short convolutions keep a state of the text, as large for any context"
 _RECURRENT = "on CPUs; drafts are chains; prompts share nothing"
+_PICTURES = "reads pictures (docs/pictures.md)"
 _GATED = "each channel read once a pass as GatedMLP, which can keep them to a budget"
 _PLAIN = "dense: not a gated MLP"
 _ROUTED = "each read once a pass as SparseMoE, which can keep them to a budget"
@@ -49,6 +50,7 @@ FAMILIES = (
         _GATED,
         note=f"also the text part of models with images; {_RECURRENT}",
     ),
+    Family("Qwen2.5-VL", ("qwen2_5_vl_text",), _FULL, _GATED, note=_PICTURES),
     Family(
         "Qwen3-Next",
         ("qwen3_next",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,10 @@ class CachedSequence:
         """Keep all states from behind `since` tokens on, to roll back to any of them; `None`: the last."""
         if self.states is not None:
             self.states.since = since
+
+    def keyed(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Tokens as others know them: those of a picture are alike where the pictures are."""
+        return tokens if self.visual is None else self.visual.keyed(tokens)
 
     def clear(self) -> None:
         """Forget everything; the blocks are somebody else's now."""

@@ -205,7 +205,8 @@ class Scheduler:
         """Whether another request reads what this one begins with: it waits, and shares it then."""
         if not self._blocks.max_cached or state.sequence.target.length:
             return False
-        mine, size = state.sequence.tokens, self._blocks.block_size
-        return len(mine) > size and any(
-            other.unread > 0 and other.sequence.tokens[:size] == mine[:size] for other in self.running
+        size = self._blocks.block_size
+        mine = state.sequence.begins(size)
+        return len(state.sequence.tokens) > size and any(
+            other.unread > 0 and other.sequence.begins(size) == mine for other in self.running
         )

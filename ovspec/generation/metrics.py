@@ -26,6 +26,7 @@ class RawPerfMetrics:
         token_infer_durations: per token, model time of the step that emitted it, shared among its tokens.
         m_new_token_times: per token, when it was emitted (`microseconds`).
         m_batch_sizes: per token, sequences of the step that emitted it.
+        prepare_embeddings_durations: per call, what reading its pictures took.
         grammar_compile_times: empty: what a grammar takes is not measured.
         proposed: draft tokens proposed at each position.
         accepted: draft tokens accepted at each position.
@@ -52,6 +53,7 @@ class RawPerfMetrics:
     tokenization_durations: list[float] = field(default_factory=list)
     detokenization_durations: list[float] = field(default_factory=list)
     chat_template_durations: list[float] = field(default_factory=list)
+    prepare_embeddings_durations: list[float] = field(default_factory=list)
     m_times_to_first_token: list[float] = field(default_factory=list)
     m_durations: list[float] = field(default_factory=list)
     inference_durations: list[float] = field(default_factory=list)
@@ -226,6 +228,10 @@ class PerfMetrics:
     def get_chat_template_duration(self) -> MeanStdPair:
         """Time of applying the chat template."""
         return MeanStdPair.of(self.raw_metrics.chat_template_durations)
+
+    def get_prepare_embeddings_duration(self) -> MeanStdPair:
+        """Time of reading pictures."""
+        return MeanStdPair.of(self.raw_metrics.prepare_embeddings_durations)
 
     def get_grammar_compile_time(self) -> SummaryStats:
         """What grammars take is not measured: empty."""

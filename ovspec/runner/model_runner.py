@@ -374,7 +374,7 @@ class ModelRunner:
         """Begin an empty sequence with what is cached of its first tokens; how many these are."""
         is_long = self.long_rope is not None and len(tokens) > self.long_rope.limit
         seed = self._seed(is_long, sequence.adapters)
-        found = self.blocks.share(sequence, tokens, seed, self.attention.prompt_piece)
+        found = self.blocks.share(sequence, sequence.keyed(tokens), seed, self.attention.prompt_piece)
         if self.long_rope and found:
             sequence.tokens, sequence.long_rope = np.array(tokens[:found], np.int64), is_long
         return found
@@ -382,7 +382,8 @@ class ModelRunner:
     def publish(self, sequence: CachedSequence, tokens: Sequence[int]) -> None:
         """Let others share the full blocks of a sequence, whose final tokens are given."""
         whole = len(tokens) // self.attention.prompt_piece * self.attention.prompt_piece
-        self.blocks.publish(sequence, tokens[:whole], self._seed(sequence.long_rope, sequence.adapters))
+        keyed, seed = sequence.keyed(tokens[:whole]), self._seed(sequence.long_rope, sequence.adapters)
+        self.blocks.publish(sequence, keyed, seed)
 
     def _seed(self, long_rope: bool, adapters: LoadedBlend | None) -> bytes:
         """What blocks depend on beside their tokens."""

@@ -37,7 +37,7 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("engine",),
         ("engine.verify",),
         ("engine.requests",),
-        ("drafters",),
+        ("drafters", "vision"),
         ("generation", "memory"),
         ("generation.grammars",),
         ("proofs",),

@@ -115,9 +115,7 @@ def test_committed_sparse_verification_is_exact(make: Callable[..., ovspec.VLMPi
 
 
 def test_openvino_genai_answers_alike(make: Callable[..., ovspec.VLMPipeline], folder: Path) -> None:
-    other = openvino_genai.VLMPipeline(
-        folder, "CPU", INFERENCE_PRECISION_HINT="f32", KV_CACHE_PRECISION="f32"
-    )
+    other = openvino_genai.VLMPipeline(folder, "CPU", **F32_CACHE)
     # Of the size that it reads, since it enlarges pictures in its own way.
     picture = pixels(PICTURES[7])
     config = ovspec.GenerationConfig(max_new_tokens=NEW_TOKENS, ignore_eos=True, do_sample=False)

@@ -67,6 +67,11 @@ def decode_picture(data: bytes, what: str = "picture") -> Pixels:
             return _rgb(opened)
     except InvalidValueError:
         raise
+    except image.DecompressionBombError as error:  # a file of a few bytes may claim any number of pixels
+        raise InvalidValueError(
+            f"{what}: has more pixels than the {2 * image.MAX_IMAGE_PIXELS:,} that are read of a file; give "
+            "a smaller one"
+        ) from error
     # Decoders raise errors of every class at damaged files.
     except Exception as error:
         raise InvalidValueError(
@@ -83,7 +88,7 @@ def _reason(error: Exception) -> str:
 
 def _of_one(given: object) -> Iterator[Pixels]:
     if isinstance(given, (ov.Tensor, np.ndarray)):
-        yield from _of_array(np.array(given.data if isinstance(given, ov.Tensor) else given))
+        yield from _of_array(given.data if isinstance(given, ov.Tensor) else given)
     elif type(given).__module__.partition(".")[0] == "PIL":
         picture: Any = given
         _check_size(picture.width, picture.height, "picture")
@@ -104,7 +109,7 @@ def _of_array(array: NDArray[Any]) -> Iterator[Pixels]:
         )
     for picture in several:
         _check_size(picture.shape[1], picture.shape[0], "picture")
-        yield picture
+        yield np.array(picture)  # its owner may change it while it is read
 
 
 def _rgb(picture: Any) -> Pixels:

@@ -23,7 +23,10 @@ def vision_kind(folder: Path) -> type[VisionModel]:
     """
     kind = read_json(folder / "config.json", _AGAIN).get("model_type")
     if text_embedding_of(folder) is None:
-        raise ValueError(f"{folder}: is a text model (model_type {kind!r}), which reads no pictures")
+        raise ValueError(
+            f"{folder}: is a text model (model_type {kind!r}), which reads no pictures; give a folder that "
+            "optimum-cli exported with `--task image-text-to-text`, or text alone"
+        )
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(
             f"{folder}: pictures of models of type {kind!r} are not read; those of {', '.join(_KINDS)} are"

@@ -84,6 +84,37 @@ def _qwen2_5(ids: dict[str, int]) -> dict[str, Any]:
     }
 
 
+_GEMMA_NAMES = ("start_of_turn", "end_of_turn", "start_of_image", "end_of_image", "image_soft_token")
+_GEMMA_TEMPLATE = (
+    "{% for message in messages %}<start_of_turn>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] | trim }}{% else %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}<start_of_image>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
+    "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+
+
+def _gemma3(ids: dict[str, int]) -> dict[str, Any]:
+    layers = ["sliding_attention", "full_attention"]
+    sizes = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 128, "layer_types": layers}
+    return {
+        "text_config": {**_TEXT, "vocab_size": 4112, **sizes},
+        "vision_config": {
+            "num_hidden_layers": 2,
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_attention_heads": 4,
+            "image_size": 112,
+            "patch_size": 14,
+            "initializer_range": 0.2,
+        },
+        "mm_tokens_per_image": 16,
+        "boi_token_index": ids["<start_of_image>"],
+        "eoi_token_index": ids["<end_of_image>"],
+        "image_token_index": ids["<image_soft_token>"],
+    }
+
+
 TINY_VISUAL = {
     "Qwen2.5-VL": TinyVisual(
         "Qwen2_5_VLConfig",
@@ -102,6 +133,21 @@ TINY_VISUAL = {
         },
         _qwen2_5,
         ("Qwen2VLOpenVINOConfig", "Qwen2_5_VLOpenVINOConfig"),
+    ),
+    "Gemma 3": TinyVisual(
+        "Gemma3Config",
+        "Gemma3ForConditionalGeneration",
+        tuple(f"<{name}>" for name in _GEMMA_NAMES),
+        _GEMMA_TEMPLATE,
+        {
+            "image_processor_type": "Gemma3ImageProcessor",
+            "size": {"height": 112, "width": 112},
+            "resample": 2,
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+            "image_seq_length": 16,
+        },
+        _gemma3,
     ),
 }
 

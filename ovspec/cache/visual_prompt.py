@@ -18,17 +18,26 @@ class VisualPrompt:
         rows: f32 `[given, hidden size]`, what the model reads in their place.
         keys: i64 `[given]`, numbers that say which part of which picture each row is.
         positions: i64 `[axes, tokens of the prompt]`; `None`: those that texts have.
+        runs: of pictures whose rows see each other: their first token, and the one behind the last.
     """
 
     places: NDArray[np.int64]
     rows: NDArray[np.float32]
     keys: NDArray[np.int64]
     positions: NDArray[np.int64] | None = None
+    runs: tuple[tuple[int, int], ...] = ()
 
     def between(self, begin: int, end: int) -> slice:
         """Which of the given rows stand for tokens `begin` .. `end - 1`."""
         first, last = np.searchsorted(self.places, (begin, end))
         return slice(int(first), int(last))
+
+    def whole(self, begin: int, end: int) -> int:
+        """Where a pass over tokens `begin` .. `end - 1` may end: before a picture of `runs`, or behind it."""
+        for first, last in self.runs:
+            if first < end < last:
+                return first if first > begin else last
+        return end
 
     def positions_of(self, places: NDArray[np.int64], axes: int) -> NDArray[np.int64]:
         """Positions i64 `[axes, places]` of tokens of the prompt and behind it."""

@@ -133,7 +133,7 @@ class Scheduler:
         chunks: list[Chunk] = []
         promised, advancing = 0, list[RequestState]()
         for state in list(self.running):
-            rows = self._rows(state, left, bool(chunks)) if state.unread else 1
+            rows = self._whole(state, self._rows(state, left, bool(chunks))) if state.unread else 1
             if not rows or state not in self.running:
                 continue
             while (missing := self._missing(state, rows)) > self._room(promised):
@@ -164,6 +164,13 @@ class Scheduler:
             return end - begin
         whole = (begin + most) // piece * piece - begin
         return whole if whole > 0 else 0 if others else min(end - begin, piece - begin % piece)
+
+    def _whole(self, state: RequestState, rows: int) -> int:
+        """So many rows, or those that cut no picture whose rows see each other."""
+        target = state.sequence.target
+        if not rows or target.visual is None:
+            return rows
+        return target.visual.whole(target.length, target.length + rows) - target.length
 
     def draft_room(self, decoding: Sequence[RequestState], chunks: Sequence[Chunk]) -> int | None:
         """Draft tokens that each request has room for beside the chunks of a pass; `None`: any number."""

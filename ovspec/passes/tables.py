@@ -59,6 +59,7 @@ class Rows:
         drafts: so many tokens are drafted behind the rows in the same pass, each the most probable one, by a
             model that can.
         vocab_size: only ids below it are drafted.
+        seen: tokens that the one row sees, as a part of a picture that is seen as a whole; 0: those up to it.
     """
 
     sequence: CachedSequence
@@ -78,6 +79,7 @@ class Rows:
     block: int | None = None
     drafts: int = 0
     vocab_size: int = 0
+    seen: int = 0
 
     @property
     def is_dense(self) -> bool:
@@ -185,7 +187,7 @@ class _Tables:
         return found
 
     def _table(self, rows: Rows) -> NDArray[np.int32]:
-        return rows.sequence.table[: -(-rows.end // self._block_size)]
+        return rows.sequence.table[: -(-max(rows.end, rows.seen) // self._block_size)]
 
     def input_ids(self) -> NDArray[np.int64]:
         return joined([rows.tokens for rows in self._batch])
@@ -222,9 +224,9 @@ class _Tables:
         return _last_rows(self._begins, [rows.block or 0 for rows in self._batch])
 
     def verify_tables(self) -> NDArray[np.int32]:
-        parents = _parents(self._batch)
-        if len(self._batch) == 1 and not len(parents) and self._batch[0].block is None:
-            return pack_chain(len(self._batch[0].tokens), self._batch[0].past, self._table(self._batch[0]))
+        parents, first = _parents(self._batch), self._batch[0]
+        if len(self._batch) == 1 and not len(parents) and first.block is None and not first.seen:
+            return pack_chain(len(first.tokens), first.past, self._table(first))
         seen, lengths, counts = [], [], [0]
         for rows in self._batch:
             for count, past in _groups(rows):
@@ -290,6 +292,8 @@ def _groups(rows: Rows) -> list[tuple[int, int]]:
 
     All keys of a pass are written before it reads, so a row of a block is behind all others of it.
     """
+    if rows.seen:
+        return [(1, rows.seen - 1)]
     if rows.block is None:
         return [(len(rows.tokens), rows.past)]
     written = len(rows.tokens) - rows.block

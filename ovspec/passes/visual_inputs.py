@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from ovspec.passes.tables import Rows
 from ovspec_transforms import POSITION_AXES, ROWS_TAKEN, VISUAL_ROWS
 
+_TYPES = "token_type_ids"
+
 
 class VisualInputs:
     """The inputs of a graph that reads rows of pictures, as `ovspec_transforms.visual_rows` makes it.
@@ -18,12 +20,15 @@ class VisualInputs:
     Args:
         hidden_size: numbers of a row.
         axes: of positions; 0: they have none of their own.
+        has_types: whether stock attention asks which rows are those of pictures.
     """
 
-    def __init__(self, hidden_size: int, axes: int) -> None:
+    def __init__(self, hidden_size: int, axes: int, has_types: bool = False) -> None:
         self._none = np.zeros((0, 1, hidden_size), np.float32)
         self._axes = axes
-        self.names = (VISUAL_ROWS, ROWS_TAKEN, *([POSITION_AXES] if axes else []))
+        self._has_types = has_types
+        optional = ((POSITION_AXES, axes), (_TYPES, has_types))
+        self.names = (VISUAL_ROWS, ROWS_TAKEN, *(name for name, wanted in optional if wanted))
 
     @classmethod
     def of(cls, compiled: ov.CompiledModel) -> VisualInputs | None:
@@ -32,10 +37,10 @@ class VisualInputs:
         if VISUAL_ROWS not in shapes:
             return None
         axes = shapes[POSITION_AXES][0].get_length() if POSITION_AXES in shapes else 0
-        return cls(shapes[VISUAL_ROWS][2].get_length(), axes)
+        return cls(shapes[VISUAL_ROWS][2].get_length(), axes, _TYPES in shapes)
 
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
-        """`visual_rows`, `rows_taken` and `position_axes` of a pass."""
+        """What of `visual_rows`, `rows_taken`, `position_axes` and `token_type_ids` the graph reads."""
         count = sum(len(rows.tokens) for rows in batch)
         taken, begin, given = np.arange(count), 0, [self._none]
         for rows in batch:
@@ -50,6 +55,8 @@ class VisualInputs:
             VISUAL_ROWS: np.concatenate(given) if len(given) > 1 else self._none,
             ROWS_TAKEN: taken,
         }
+        if self._has_types:
+            found[_TYPES] = (taken >= count).astype(np.int64)[None]
         if self._axes:
             found[POSITION_AXES] = np.concatenate([self._positions(rows) for rows in batch], 1)
         return found

@@ -17,6 +17,7 @@ from ovspec.generation.grammars.grammars import Grammars
 from ovspec.generation.inputs import eos_token_ids, read_generation_config, read_tokenizer
 from ovspec.modes.commit_verify import CommitVerify
 from ovspec.modes.verify_mode import VerifyMode
+from ovspec.vision.picture_prompts import PicturePrompts
 from ovspec_models import ModelInfo
 
 _UNLIMITED_POSITIONS = 2**31 - 1  # for models that name no limit, such as those with ALiBi
@@ -75,6 +76,11 @@ class Outline:
     def get_tokenizer(self) -> Tokenizer:
         """The target's tokenizer."""
         return self._tokenizer
+
+    @property
+    def picture_prompts(self) -> PicturePrompts | None:
+        """What makes prompts with pictures; `None` where these are not read."""
+        return None
 
     @property
     def chat_prompts(self) -> ChatPrompts:

@@ -39,6 +39,7 @@ from ovspec.passes.pass_stats import PassStats
 from ovspec.passes.prompt_pieces import pieces, prompt_ends, read_prompts, verified
 from ovspec.passes.tables import FEATURES, Rows, attended_tokens, build_tables
 from ovspec.passes.visual_inputs import VisualInputs
+from ovspec.passes.visual_pieces import visual_pieces
 from ovspec.passes.watch_rows import watch_rows
 from ovspec.runner.compaction import compact
 from ovspec.runner.pass_inputs import PassInputs, input_names
@@ -254,6 +255,7 @@ class ModelRunner:
                 self.cache.copy(source, target)
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
+        parts = visual_pieces(parts) if native and self.visual else parts
         drafted = self._draft_plan.inputs(parts) if self._draft_plan else {}
         names = [name for name in self._inputs.names if name not in drafted]
         inputs = build_tables(parts, self.block_size, native, names, apart) | drafted

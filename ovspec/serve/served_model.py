@@ -28,7 +28,9 @@ from ovspec.serve.requests.api_error import ApiError
 from ovspec.serve.requests.bodies import GenerationBody
 from ovspec.serve.requests.fill_in_middle import FillInMiddle
 from ovspec.serve.requests.messages import Message
+from ovspec.serve.requests.served_pictures import ServedPictures
 from ovspec.serve.requests.tool_fields import Tool
+from ovspec.vision.picture_prompts import PicturePrompt
 from ovspec_models import ModelInfo
 from ovspec_models.folder.jsonl import read_utf8
 from ovspec_models.folder.sparse_verify import SparseVerify
@@ -58,6 +60,7 @@ class ServedModel:
         name: what clients call it.
         chat_template: in place of the model's.
         adapters: LoRA adapters by the names that clients call them, as models of their own.
+        pictures: folder whose files messages may name as pictures.
     """
 
     def __init__(
@@ -67,9 +70,11 @@ class ServedModel:
         name: str,
         chat_template: str | None = None,
         adapters: Mapping[str, AdapterConfig] | None = None,
+        pictures: Path | None = None,
     ) -> None:
         self.name, self.root, self.adapters = name, str(folder), adapters or {}
         self.requests = requests
+        self.pictures = ServedPictures(requests.picture_prompts, pictures)
         self.tokenizer = requests.get_tokenizer()
         if chat_template is not None:
             self.tokenizer.set_chat_template(chat_template)
@@ -131,7 +136,23 @@ class ServedModel:
 
     def tokens_of_chat(self, messages: Sequence[Message], special_tokens: bool = False) -> list[int]:
         """Token ids of a chat through the model's template; errors as of `chat_text`."""
-        return self.requests.chat_prompts.tokenized(self.chat_text(messages, special_tokens))
+        return self.prompt(self.chat_text(messages, special_tokens), messages).tokens
+
+    def prompt(self, text: str, messages: Sequence[Message]) -> PicturePrompt:
+        """The prompt of messages whose `chat_text` is given.
+
+        Raises:
+            ApiError: 400, pictures that can't be read.
+        """
+        encoded, prompts = self.pictures.encoded(messages), self.pictures.prompts
+        if not encoded or prompts is None:
+            return PicturePrompt(self.requests.chat_prompts.tokenized(text), None)
+        try:
+            return prompts.prompt(text, encoded)
+        except ValueError as error:
+            if not raised_by_us(error):
+                raise
+            raise ApiError(400, f"messages: {error}", "messages", "invalid_value") from error
 
     def chat_text(
         self,
@@ -155,7 +176,9 @@ class ServedModel:
         """
         if not self.tokenizer.chat_template:
             raise ApiError(400, "this model has no chat template; use /v1/completions", "messages")
-        written = [message.templated for message in messages]
+        self.pictures.check(messages)
+        marks = self.pictures.marks()
+        written = [{**message.templated, "content": message.shown(marks)} for message in messages]
         described = [tool.model_dump(exclude_none=True) for tool in tools or ()]
         self._check_size("tools", described)
         self._check_size("messages.tool_calls", [message.get("tool_calls") for message in written])

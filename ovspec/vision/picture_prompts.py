@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 from openvino_genai import ChatHistory
 
 from ovspec.cache.visual_prompt import VisualPrompt
@@ -48,8 +49,13 @@ class PicturePrompts:
 
     @property
     def tag(self) -> str:
-        """What stands for a picture where the model reads it."""
+        """What stands for a picture in prompts of openvino_genai's, beside its universal tags."""
         return self._vision.tag
+
+    @property
+    def text(self) -> str:
+        """What stands for a picture where the model reads it."""
+        return self._vision.text
 
     def mark(self, index: int) -> str:
         """What stands for a picture in the content of a message."""
@@ -117,7 +123,7 @@ class PicturePrompts:
             InvalidValueError: the text has tokens of pictures beside its marks.
         """
         found = [int(number) for number in re.findall(rf"\[picture (\d+) {self._secret}\]", text)]
-        text = re.sub(rf"\[picture \d+ {self._secret}\]", lambda _: self._vision.tag, text)
+        text = re.sub(rf"\[picture \d+ {self._secret}\]", lambda _: self._vision.text, text)
         if templated:
             tokens = self._chat_prompts.tokenized(text)
         else:
@@ -150,5 +156,16 @@ class PicturePrompts:
             np.concatenate([one.rows for one in pictures]),
             np.concatenate([one.keys for one in pictures]),
             self._vision.positions(len(expanded), begins, pictures),
+            self._runs(runs) if self._vision.window else (),
         )
         return PicturePrompt(expanded, visual)
+
+    def _runs(self, places: Sequence[NDArray[np.int64]]) -> tuple[tuple[int, int], ...]:
+        """Where pictures stand whose rows see each other."""
+        last, window = int(places[-1][-1]) + 1, self._vision.window
+        if last > window:
+            raise InvalidValueError(
+                f"prompt: its last picture ends at token {last}, and those of this model are served within "
+                f"the first {window}, the sliding window of its layers: give fewer, or put them in front"
+            )
+        return tuple((int(run[0]), int(run[-1]) + 1) for run in places)

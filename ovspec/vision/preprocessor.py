@@ -58,6 +58,18 @@ class Preprocessor:
             raise ValueError(f"{self.path}: {name} is {shown(value)}, expected a positive integer; {_REMEDY}")
         return value
 
+    def side(self, name: str) -> int:
+        """Height or width of pictures of one size.
+
+        Raises:
+            ValueError: it is no positive number.
+        """
+        size = self.values.get("size")
+        value = size.get(name) if isinstance(size, dict) else None
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**15:
+            raise ValueError(f"{self.path}: size is {shown(size)}, expected height and width; {_REMEDY}")
+        return value
+
     def colours(self, name: str, default: tuple[float, ...]) -> NDArray[np.float32]:
         """A number for each of red, green and blue, f32 `[3]`.
 

@@ -25,7 +25,7 @@ class QwenVision(VisionModel):
     """Qwen2.5-VL: most layers of its vision part attend within windows."""
 
     parts = ("vision_embeddings", "vision_embeddings_merger")
-    tag = "<|vision_start|><|image_pad|><|vision_end|>"
+    tag = text = "<|vision_start|><|image_pad|><|vision_end|>"
 
     def __init__(self, folder: Path, config: Config, device: str, properties: Mapping[str, object]) -> None:
         super().__init__(folder, config, device, properties)

@@ -53,13 +53,17 @@ class VisionModel(ABC):
 
     Attributes:
         parts: names of the graphs that it needs.
-        tag: what stands for a picture in a prompt, with one token that stands for its rows.
+        tag: what stands for a picture in a prompt that a user writes.
+        text: what stands for it where the model reads it, with one token that stands for its rows.
         pad_id: that token.
+        window: tokens within which pictures are served whose rows see each other; 0: they do not.
     """
 
     parts: ClassVar[tuple[str, ...]]
-    tag: str
+    tag: ClassVar[str]
+    text: ClassVar[str]
     pad_id: int
+    window: int = 0
 
     def __init__(self, folder: Path, config: Config, device: str, properties: Mapping[str, object]) -> None:
         self.folder, self.config = folder, config

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from ovspec.vision.gemma_vision import GemmaVision
 from ovspec.vision.qwen_vision import QwenVision
 from ovspec.vision.vision_model import VisionModel, part_of
 from ovspec_models.folder.graph_files import text_embedding_of
@@ -12,7 +13,7 @@ from ovspec_models.folder.json_file import read_json
 
 _AGAIN = "export the model again: `optimum-cli export openvino --task image-text-to-text`"
 #: By `model_type`.
-_KINDS: dict[str, type[VisionModel]] = {"qwen2_5_vl": QwenVision}
+_KINDS: dict[str, type[VisionModel]] = {"qwen2_5_vl": QwenVision, "gemma3": GemmaVision}
 
 
 def vision_kind(folder: Path) -> type[VisionModel]:

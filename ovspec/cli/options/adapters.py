@@ -9,7 +9,7 @@ import click
 
 from ovspec.adapters.adapter import Adapter
 from ovspec.adapters.adapter_config import AdapterBlend, AdapterConfig
-from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.pipeline.loaded_pipeline import LoadedPipeline
 
 adapter_option = click.option(
     "--adapter",
@@ -66,7 +66,7 @@ def served_adapters(given: Sequence[str], model: str) -> dict[str, AdapterConfig
     return found
 
 
-def checked(load: Callable[[], LLMPipeline], adapters: Mapping[str, AdapterConfig]) -> LLMPipeline:
+def checked(load: Callable[[], LoadedPipeline], adapters: Mapping[str, AdapterConfig]) -> LoadedPipeline:
     """A pipeline for whose model these adapters are: refused before a client asks for them.
 
     Raises:

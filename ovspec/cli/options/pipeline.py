@@ -39,7 +39,9 @@ from ovspec.pipeline.models.draft_model import draft_model
 from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.pipeline.prefix_files import load_prefix
+from ovspec.pipeline.vlm_pipeline import VLMPipeline
 from ovspec_models import ModelInfo, OvspecConfig
+from ovspec_models.folder.graph_files import text_embedding_of
 
 Pipeline = TypeVar("Pipeline", bound=LoadedPipeline)
 _ARGUMENTS = inspect.signature(LLMPipeline.__init__).parameters.keys() - {"properties"}
@@ -205,7 +207,20 @@ def pipeline_as(
 
 def serving_pipeline(
     options: dict[str, Any], max_num_seqs: int | None = None, cache_size: int | None = None, share: int = 1
-) -> LLMPipeline:
+) -> LoadedPipeline:
+    """A pipeline for requests, which reads pictures where its folder does; see `serving_pipeline_as`."""
+    reads_pictures = text_embedding_of(options["model"]) is not None
+    kind = VLMPipeline if reads_pictures else LLMPipeline
+    return serving_pipeline_as(kind, options, max_num_seqs, cache_size, share)
+
+
+def serving_pipeline_as(
+    kind: type[Pipeline],
+    options: dict[str, Any],
+    max_num_seqs: int | None = None,
+    cache_size: int | None = None,
+    share: int = 1,
+) -> Pipeline:
     """A pipeline for requests that say themselves how they are sampled; drafting options are its defaults.
 
     Args:
@@ -214,7 +229,7 @@ def serving_pipeline(
         share: pipelines of this machine among which that is divided.
     """
 
-    def bound(pipeline: LLMPipeline) -> None:
+    def bound(pipeline: Pipeline) -> None:
         if max_num_seqs is None:
             return
         tokens = pipeline.bound_cache(max_num_seqs, cache_size, share)
@@ -222,7 +237,7 @@ def serving_pipeline(
         click.echo(f"ovspec: keys and values: {size / 1e9:.2f} GB, {tokens:,} tokens", err=True)
 
     given = {**options, "do_sample": False}
-    pipeline, _ = pipeline_from(given, told=True, prepare=bound)
+    pipeline, _ = pipeline_as(kind, given, told=True, prepare=bound)
     _set_defaults(pipeline, given)
     return pipeline
 

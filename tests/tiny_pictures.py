@@ -115,6 +115,31 @@ def _gemma3(ids: dict[str, int]) -> dict[str, Any]:
     }
 
 
+def _qwen3(ids: dict[str, int]) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [6, 5, 5], "mrope_interleaved": True}
+    return {
+        "text_config": {**_TEXT, "vocab_size": 4112, "rope_parameters": rope, "head_dim": 32},
+        "vision_config": {
+            "depth": 3,
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_heads": 4,
+            "out_hidden_size": 64,
+            "patch_size": 16,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [0, 1],
+            "initializer_range": 0.2,
+        },
+        "image_token_id": ids["<|image_pad|>"],
+        "video_token_id": ids["<|video_pad|>"],
+        "vision_start_token_id": ids["<|vision_start|>"],
+        "vision_end_token_id": ids["<|vision_end|>"],
+        "tie_word_embeddings": False,
+    }
+
+
 TINY_VISUAL = {
     "Qwen2.5-VL": TinyVisual(
         "Qwen2_5_VLConfig",
@@ -133,6 +158,23 @@ TINY_VISUAL = {
         },
         _qwen2_5,
         ("Qwen2VLOpenVINOConfig", "Qwen2_5_VLOpenVINOConfig"),
+    ),
+    "Qwen3-VL": TinyVisual(
+        "Qwen3VLConfig",
+        "Qwen3VLForConditionalGeneration",
+        tuple(f"<|{name}|>" for name in _QWEN_NAMES),
+        _QWEN_TEMPLATE,
+        {
+            "image_processor_type": "Qwen2VLImageProcessorFast",
+            "size": {"shortest_edge": 65536, "longest_edge": 16777216},
+            "patch_size": 16,
+            "temporal_patch_size": 2,
+            "merge_size": 2,
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+        },
+        _qwen3,
+        ("Qwen2VLOpenVINOConfig", "Qwen3VLOpenVINOConfig"),
     ),
     "Gemma 3": TinyVisual(
         "Gemma3Config",

@@ -51,6 +51,7 @@ FAMILIES = (
         note=f"also the text part of models with images; {_RECURRENT}",
     ),
     Family("Qwen2.5-VL", ("qwen2_5_vl_text",), _FULL, _GATED, note=_PICTURES),
+    Family("Qwen3-VL", ("qwen3_vl_text",), _FULL, _GATED, note=_PICTURES),
     Family(
         "Qwen3-Next",
         ("qwen3_next",),

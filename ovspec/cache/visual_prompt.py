@@ -18,6 +18,7 @@ class VisualPrompt:
         rows: f32 `[given, hidden size]`, what the model reads in their place.
         keys: i64 `[given]`, numbers that say which part of which picture each row is.
         positions: i64 `[axes, tokens of the prompt]`; `None`: those that texts have.
+        deep: f32 `[layers, given, hidden size]`, what is added to the given rows behind the first layers.
         runs: of pictures whose rows see each other: their first token, and the one behind the last.
     """
 
@@ -26,6 +27,7 @@ class VisualPrompt:
     keys: NDArray[np.int64]
     positions: NDArray[np.int64] | None = None
     runs: tuple[tuple[int, int], ...] = ()
+    deep: NDArray[np.float32] | None = None
 
     def between(self, begin: int, end: int) -> slice:
         """Which of the given rows stand for tokens `begin` .. `end - 1`."""

@@ -33,7 +33,7 @@ class GemmaVision(VisionModel):
     def encode(self, picture: Pixels) -> Encoded:
         """Rows of a picture."""
         pixels = resized(picture, self._width, self._height, self.preprocessor.filter)
-        rows = self.infer("vision_embeddings", {"pixel_values": self.preprocessor.scaled(pixels)[None]})
+        (rows,) = self.infer("vision_embeddings", {"pixel_values": self.preprocessor.scaled(pixels)[None]})
         rows = rows.reshape(-1, rows.shape[-1])
         side = math.isqrt(len(rows))
         digest = hashlib.blake2b(pixels.tobytes(), digest_size=32).digest()

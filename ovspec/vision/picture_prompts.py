@@ -151,12 +151,14 @@ class PicturePrompts:
             else:
                 expanded.append(token)
         runs = [np.arange(len(one.rows)) + begin for one, begin in zip(pictures, begins, strict=True)]
+        deep = [one.deep for one in pictures if one.deep is not None]
         visual = VisualPrompt(
             np.concatenate(runs),
             np.concatenate([one.rows for one in pictures]),
             np.concatenate([one.keys for one in pictures]),
             self._vision.positions(len(expanded), begins, pictures),
             self._runs(runs) if self._vision.window else (),
+            np.concatenate(deep, 1) if deep else None,
         )
         return PicturePrompt(expanded, visual)
 

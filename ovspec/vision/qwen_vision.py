@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,8 @@ _THETA = 10_000.0
 
 
 class QwenVision(VisionModel):
-    """Qwen2.5-VL: most layers of its vision part attend within windows."""
+    """What Qwen's models have in common; each says what its layers read beside the patches."""
 
-    parts = ("vision_embeddings", "vision_embeddings_merger")
     tag = text = "<|vision_start|><|image_pad|><|vision_end|>"
 
     def __init__(self, folder: Path, config: Config, device: str, properties: Mapping[str, object]) -> None:
@@ -34,7 +34,6 @@ class QwenVision(VisionModel):
         self._patch, self._merge = read.count("patch_size", 14), read.count("merge_size", 2)
         self._times = read.count("temporal_patch_size", 2)
         self._least, self._most = _pixel_bounds(read)
-        self._window = self.number("vision_config", "window_size") // self._merge // self._patch
         heads = self.number("vision_config", "num_heads")
         quarter = self.number("vision_config", "hidden_size") // heads // 4
         self._frequencies = _THETA ** (-np.arange(quarter, dtype=np.float32) / quarter)
@@ -47,19 +46,25 @@ class QwenVision(VisionModel):
         count = rows * columns
         check_memory(picture, count, 3 * 4 * count * count)  # two masks, and scores of a head
         pixels = resized(picture, width, height, self.preprocessor.filter)
-        patches = self.patches(pixels)
-        grid = (rows // self._merge, columns // self._merge)
-        hidden = self.infer("vision_embeddings", {"hidden_states": patches})
-        order, window = windows(grid, self._window, self._merge**2)
+        (hidden,) = self.infer("vision_embeddings", {"hidden_states": self.patches(pixels)})
         inputs: dict[str, NDArray[Any]] = {
             "hidden_states": hidden,
             "rotary_pos_emb": self._angles(rows, columns),
             "attention_mask": np.zeros((1, count, count), np.float32),
-            "window_attention_mask": _mask_of(window),
-            "window_index": order,
         }
+        made = self.infer("vision_embeddings_merger", inputs | self.beside(hidden, rows, columns))
+        grid = (rows // self._merge, columns // self._merge)
         digest = hashlib.blake2b(repr(grid).encode() + pixels.tobytes(), digest_size=32).digest()
-        return Encoded(self.infer("vision_embeddings_merger", inputs), grid, digest)
+        return Encoded(made[0], grid, digest, *made[1:])
+
+    @abstractmethod
+    def beside(self, hidden: NDArray[np.float32], rows: int, columns: int) -> dict[str, NDArray[Any]]:
+        """What the layers of a model read in place of the common inputs, or beside them.
+
+        Args:
+            hidden: patches f32 `[patches, hidden size]`.
+            rows, columns: of patches.
+        """
 
     def patches(self, pixels: Pixels) -> NDArray[np.float32]:
         """Patches f32 `[patches, values]`, those that are merged one behind the other."""
@@ -91,12 +96,51 @@ class QwenVision(VisionModel):
 
     def _angles(self, rows: int, columns: int) -> NDArray[np.float32]:
         """Angles of the rotary embedding of every patch, by its row and column."""
+        row = np.broadcast_to(np.arange(rows, dtype=np.float32)[:, None, None], (rows, columns, 1))
+        column = np.broadcast_to(np.arange(columns, dtype=np.float32)[:, None], (rows, columns, 1))
+        return np.concatenate([self._merged(axis) * self._frequencies for axis in (row, column)], 1)
+
+    def _merged(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Values `[rows, columns, size]` in the order of the patches, `[patches, size]`."""
+        rows, columns, size = values.shape
         merge = self._merge
-        shape = (rows // merge, merge, columns // merge, merge)
-        row = np.broadcast_to(np.arange(rows)[:, None], (rows, columns))
-        column = np.broadcast_to(np.arange(columns), (rows, columns))
-        places = [axis.reshape(shape).transpose(0, 2, 1, 3).reshape(-1, 1) for axis in (row, column)]
-        return np.concatenate([place.astype(np.float32) * self._frequencies for place in places], 1)
+        shape = (rows // merge, merge, columns // merge, merge, size)
+        found: NDArray[np.float32] = values.reshape(shape).transpose(0, 2, 1, 3, 4).reshape(-1, size)
+        return found
+
+
+class Qwen2_5Vision(QwenVision):  # noqa: N801
+    """Qwen2.5-VL: most layers of its vision part attend within windows."""
+
+    parts = ("vision_embeddings", "vision_embeddings_merger")
+
+    def beside(self, hidden: NDArray[np.float32], rows: int, columns: int) -> dict[str, NDArray[Any]]:
+        """Windows: their patches behind one another, and who sees whom."""
+        side = self.number("vision_config", "window_size") // self._merge // self._patch
+        grid = (rows // self._merge, columns // self._merge)
+        order, window = windows(grid, side, self._merge**2)
+        return {"window_index": order, "window_attention_mask": _mask_of(window)}
+
+
+class Qwen3Vision(QwenVision):
+    """Qwen3-VL: patches have positions that are learnt, and give rows to several layers."""
+
+    parts = ("vision_embeddings", "vision_embeddings_merger", "vision_embeddings_pos")
+
+    def beside(self, hidden: NDArray[np.float32], rows: int, columns: int) -> dict[str, NDArray[Any]]:
+        """Patches with their positions: those of a grid of one size, between whose points they lie."""
+        side = math.isqrt(self.number("vision_config", "num_position_embeddings"))
+        (low, high, part), (left, right, share) = (between(side, count) for count in (rows, columns))
+        corners = [(low, left), (low, right), (high, left), (high, right)]
+        places = np.stack([(row[:, None] * side + column).reshape(-1) for row, column in corners])
+        weights = [
+            (of_row[:, None] * of_column).reshape(-1, 1)
+            for of_row in (1 - part, part)
+            for of_column in (1 - share, share)
+        ]
+        (known,) = self.infer("vision_embeddings_pos", {"input": places})
+        summed = sum((one * weight for one, weight in zip(known, weights, strict=True)), np.float32(0))
+        return {"hidden_states": hidden + self._merged(summed.reshape(rows, columns, -1))}
 
 
 def _pixel_bounds(read: Preprocessor) -> tuple[int, int]:
@@ -144,6 +188,13 @@ def windows(grid: tuple[int, int], side: int, unit: int) -> tuple[NDArray[np.int
     window = row // side * -(-width // side) + column // side
     order = np.argsort(window, kind="stable")
     return order, np.repeat(window[order], unit)
+
+
+def between(side: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Where so many points lie among those of a line of `side`: the ones before and behind, and the share."""
+    points = np.linspace(0, side - 1, count, dtype=np.float32)
+    before = points.astype(np.int64)
+    return before, np.minimum(before + 1, side - 1), points - before.astype(np.float32)
 
 
 def _mask_of(window: NDArray[np.int64]) -> NDArray[np.float32]:

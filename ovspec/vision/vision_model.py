@@ -31,11 +31,14 @@ class Encoded:
         rows: f32 `[rows, hidden size]`.
         grid: height and width of the picture in rows.
         digest: of what they were made of.
+        deep: f32 `[layers, rows, hidden size]`, what is added to them behind the first layers of the language
+            model; `None`: nothing.
     """
 
     rows: NDArray[np.float32]
     grid: tuple[int, int]
     digest: bytes
+    deep: NDArray[np.float32] | None = None
 
     @property
     def keys(self) -> NDArray[np.int64]:
@@ -88,12 +91,13 @@ class VisionModel(ABC):
         """
         return None
 
-    def infer(self, part: str, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """What a part makes of its inputs."""
+    def infer(self, part: str, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
+        """What a part makes of its inputs: all of its outputs."""
         request = self._requests[part]
         names = {name for port in request.model_inputs for name in port.get_names()}
         request.infer({name: value for name, value in inputs.items() if name in names})
-        return np.array(request.get_output_tensor(0).data, np.float32)
+        outputs = range(len(request.model_outputs))
+        return [np.array(request.get_output_tensor(index).data, np.float32) for index in outputs]
 
     def number(self, section: str, name: str) -> int:
         """A positive number of config.json.

@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ovspec.vision.gemma_vision import GemmaVision
-from ovspec.vision.qwen_vision import QwenVision
+from ovspec.vision.qwen_vision import Qwen2_5Vision, Qwen3Vision
 from ovspec.vision.vision_model import VisionModel, part_of
 from ovspec_models.folder.graph_files import text_embedding_of
 from ovspec_models.folder.json_file import read_json
 
 _AGAIN = "export the model again: `optimum-cli export openvino --task image-text-to-text`"
 #: By `model_type`.
-_KINDS: dict[str, type[VisionModel]] = {"qwen2_5_vl": QwenVision, "gemma3": GemmaVision}
+_KINDS: dict[str, type[VisionModel]] = {
+    "qwen2_5_vl": Qwen2_5Vision,
+    "qwen3_vl": Qwen3Vision,
+    "gemma3": GemmaVision,
+}
 
 
 def vision_kind(folder: Path) -> type[VisionModel]:

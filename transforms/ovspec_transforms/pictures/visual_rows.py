@@ -12,6 +12,7 @@ from ovspec_transforms.report import TransformReport
 VISUAL_ROWS = "visual_rows"
 ROWS_TAKEN = "rows_taken"
 POSITION_AXES = "position_axes"
+DEEP_ROWS = "deepstack_visual_embeds"
 _POSITION_IDS = "position_ids"
 
 
@@ -20,7 +21,9 @@ def visual_rows(model: ov.Model) -> TransformReport:
 
     Adds the inputs `visual_rows` f32 `[given, 1, hidden size]` and `rows_taken` i64 `[rows]`: for each row of
     the pass its place among the rows of the text embedding and the given ones behind them. Positions of
-    several axes (time, height and width of pictures) are called `position_axes` i64 `[axes, rows]`.
+    several axes (time, height and width of pictures) are called `position_axes` i64 `[axes, rows]`. Where
+    something is added to rows of pictures behind the first layers too, the shape of `deepstack_visual_embeds`
+    says how many layers.
 
     Args:
         model: paged, of `join_text_embedding`; changed in place. Others are left as they are.
@@ -42,5 +45,9 @@ def visual_rows(model: ov.Model) -> TransformReport:
         positions.output(0).set_names({POSITION_AXES})
         positions.set_friendly_name(POSITION_AXES)
         changed.append(POSITION_AXES)
+    if (deep := find_input(model, DEEP_ROWS)) is not None:
+        layers = len(deep.output(0).get_target_inputs())  # each reads its own
+        deep.set_partial_shape(ov.PartialShape([layers, -1, size]))
+        changed.append(DEEP_ROWS)
     model.validate_nodes_and_infer_types()
     return TransformReport("visual_rows", tuple(changed))

@@ -18,7 +18,7 @@ _TEXT = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
+    "max_position_embeddings": 8192,
     "initializer_range": 0.2,
     "bos_token_id": 0,
     "eos_token_id": 0,

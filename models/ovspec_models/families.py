@@ -33,7 +33,6 @@ _ALTERNATING = "sparse; layers with a sliding window dense, as they read little"
 _WINDOWED = "dense where the model has a sliding window, which reads little; sparse without one"
 _CONVOLVED = "sparse; layers of short convolutions keep a state of the text, as large for any context"
 _RECURRENT = "on CPUs; drafts are chains; prompts share nothing"
-_PICTURES = "reads pictures (docs/pictures.md)"
 _GATED = "each channel read once a pass as GatedMLP, which can keep them to a budget"
 _PLAIN = "dense: not a gated MLP"
 _ROUTED = "each read once a pass as SparseMoE, which can keep them to a budget"
@@ -50,8 +49,6 @@ FAMILIES = (
         _GATED,
         note=f"also the text part of models with images; {_RECURRENT}",
     ),
-    Family("Qwen2.5-VL", ("qwen2_5_vl_text",), _FULL, _GATED, note=_PICTURES),
-    Family("Qwen3-VL", ("qwen3_vl_text",), _FULL, _GATED, note=_PICTURES),
     Family(
         "Qwen3-Next",
         ("qwen3_next",),
@@ -80,7 +77,13 @@ FAMILIES = (
         _GATED,
         note="attention without its soft-capping, as in transformers with its default (sdpa) attention",
     ),
-    Family("Gemma 3", ("gemma3_text",), _ALTERNATING, _GATED, note="text models; images are not read"),
+    Family(
+        "Gemma 3",
+        ("gemma3_text",),
+        _ALTERNATING,
+        _GATED,
+        note="text models, and those with [pictures](pictures.md)",
+    ),
     Family(
         "Gemma 3n",
         ("gemma3n_text",),
@@ -126,7 +129,13 @@ FAMILIES = (
     Family("MPT", ("mpt",), "", "", refused=_LOST_ALIBI),
 )
 
+#: Text parts of models that read pictures, whose types have no text models of their own.
+OF_PICTURES = (
+    Family("Qwen2.5-VL", ("qwen2_5_vl_text",), _FULL, _GATED),
+    Family("Qwen3-VL", ("qwen3_vl_text",), _FULL, _GATED),
+)
+
 
 def family_of(model_type: str) -> Family | None:
     """The family of a ``model_type``, `None` for one that was not tested."""
-    return next((family for family in FAMILIES if model_type in family.model_types), None)
+    return next((family for family in (*FAMILIES, *OF_PICTURES) if model_type in family.model_types), None)

@@ -12,7 +12,8 @@ from ovspec.passes.tables import Rows
 def visual_pieces(batch: Sequence[Rows]) -> list[Rows]:
     """The batch with a piece for each row of such a picture, and one for the rows between two of them.
 
-    All keys of a pass are written before it reads, so that a row may see those behind it.
+    All keys of a pass are written before it reads, so that a row may see those behind it. It sees them all,
+    in sparse prompts too.
     """
     return [piece for rows in batch for piece in _pieces(rows)]
 
@@ -26,7 +27,7 @@ def _pieces(rows: Rows) -> Iterator[Rows]:
         if low > begin:
             yield piece_of(rows, begin, low)
         for row in range(low, high):
-            yield replace(piece_of(rows, row, row + 1), seen=last)
+            yield replace(piece_of(rows, row, row + 1), seen=last, budget=-1)
         begin = high
     if begin == 0:
         yield rows

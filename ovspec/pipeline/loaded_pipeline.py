@@ -100,7 +100,7 @@ class LoadedPipeline(Outline):
         choice = parse_drafter(drafter, draft_model is not None)
         if given.prompt_lookup and (choice is None or choice.name != "prompt_lookup"):
             raise ValueError(f"prompt_lookup=True and drafter={drafter!r}: leave one of them out")
-        self._info = ModelInfo.read(given_model(models_path))
+        self._info = self._read_info(given_model(models_path))
         mode = parse_verify(verify)
         self._ovspec_config = OvspecConfig.load(self._info.folder)
         calibrated = calibrated_mode(mode, self._ovspec_config)
@@ -136,6 +136,10 @@ class LoadedPipeline(Outline):
         self._engine = EngineThread(engine)
         self._request_ids, self._chat, self._calls = itertools.count(), Chat(), CallGate()
         self._load_time = 1e3 * (time.perf_counter() - started)
+
+    def _read_info(self, folder: Path) -> ModelInfo:
+        """Facts about the folder, with the bytes of all weights that the pipeline computes with."""
+        return ModelInfo.read(folder)
 
     def start_chat(self, system_message: str = "") -> None:
         """Keep the history from here to `finish_chat`."""

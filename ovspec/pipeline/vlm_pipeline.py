@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,8 +21,9 @@ from ovspec.pipeline.loaded_pipeline import LoadedPipeline
 from ovspec.pipeline.models.given_model import given_model
 from ovspec.vision.picture_prompts import PicturePrompt, PicturePrompts
 from ovspec.vision.pictures import Pixels, pictures_of
-from ovspec.vision.vision_model import Encoded
+from ovspec.vision.vision_model import Encoded, part_of
 from ovspec.vision.vision_of import read_vision, vision_kind
+from ovspec_models import ModelInfo
 
 _Progress: TypeAlias = "PromptProgress | None"
 # Properties of keys and values say nothing to graphs that keep none.
@@ -58,6 +60,11 @@ class VLMPipeline(LoadedPipeline):
         vision = read_vision(folder, self.runner.backends.device, properties)
         self._prompts = PicturePrompts(self._chat_prompts, vision)
         self._pictures: list[Encoded] = []  # of the chat
+
+    def _read_info(self, folder: Path) -> ModelInfo:
+        """Facts about the folder; the parts that read pictures count as well."""
+        files = [part_of(folder, name).with_suffix(".bin") for name in vision_kind(folder).parts]
+        return replace(ModelInfo.read(folder), shared_bytes=sum(file.stat().st_size for file in files))
 
     @property
     def picture_prompts(self) -> PicturePrompts:

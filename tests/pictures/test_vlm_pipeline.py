@@ -121,6 +121,22 @@ def test_committed_sparse_verification_is_exact(make: Callable[..., ovspec.VLMPi
         assert answer(pipeline, QUESTION, [picture]) == answer(make(), QUESTION, [picture])
 
 
+def test_a_draft_model_reads_the_text_only(make: Callable[..., ovspec.VLMPipeline], folder: Path) -> None:
+    draft = ovspec.draft_model(folder, "CPU", **F32)
+    pipeline = ovspec.VLMPipeline(folder, "CPU", draft_model=draft, drafter="assistant", **F32)
+    for picture in PICTURES[:4]:
+        options = {"images": [picture], "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
+        found = pipeline.generate(QUESTION, num_assistant_tokens=4, **options)
+        assert found.texts == make().generate(QUESTION, **options).texts
+        assert found.perf_metrics.raw_metrics.num_drafts > 0
+
+
+def test_pictures_count_in_the_memory_plan(make: Callable[..., ovspec.VLMPipeline], folder: Path) -> None:
+    text = ovspec.LLMPipeline(folder, "CPU", drafter="none", **F32)
+    parts = sum(file.stat().st_size for file in folder.glob("openvino_vision*.bin"))
+    assert make().memory_plan.total - text.memory_plan.total > 0.9 * parts
+
+
 def test_openvino_genai_answers_alike(make: Callable[..., ovspec.VLMPipeline], folder: Path) -> None:
     other = openvino_genai.VLMPipeline(folder, "CPU", **F32_CACHE)
     # Of a size that the model reads, since it resizes pictures in its own way.

@@ -82,7 +82,7 @@ class ModelInfo:
     ``num_kv_shared_layers`` counts the last layers, which read the caches of earlier ones.
     ``hidden_size`` to ``moe_intermediate_size`` are 0 where config.json says nothing. ``state_values``:
     numbers that its other layers hold of a text of any length. ``shared_bytes``: weights of
-    another folder that it computes with too.
+    other parts, or of another folder, that it computes with too.
     """
 
     folder: Path

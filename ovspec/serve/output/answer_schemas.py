@@ -200,6 +200,7 @@ class ServedModelEntry(Answer):
     verify: str
     drafts: bool
     has_chat_template: bool
+    reads_pictures: bool
 
 
 class ModelList(Answer):

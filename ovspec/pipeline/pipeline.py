@@ -15,6 +15,7 @@ import openvino as ov
 import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
+from ovspec.devices.clock import microseconds
 from ovspec.drafters import DrafterChoice, Parts, ProposesTokens, build_drafter, parse_drafter
 from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.llm_engine import LLMEngine
@@ -241,6 +242,7 @@ class LLMPipeline(Outline):
         prompt_progress: _Progress,
         kwargs: dict[str, Any],
     ) -> str | DecodedResults | EncodedResults:
+        started = microseconds()
         settings = self.settings(generation_config, **kwargs)
         threshold = settings.acceptance_threshold
         call = GenerationCall(
@@ -254,6 +256,8 @@ class LLMPipeline(Outline):
             self.runner.identity_breakers + settings.identity_breakers,
             prompt_progress,
         )
+        if settings.grammar is not None:
+            call.count_grammar(started, self.grammars.init_times)
         if isinstance(inputs, ChatHistory):
             return self._generate_turn(inputs, settings, call)
         if isinstance(inputs, str) and self._chat.history is not None:
@@ -262,8 +266,10 @@ class LLMPipeline(Outline):
                 turn.cancelled = call.cancelled
             return turn.answer
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
+            if settings.parsers:
+                raise InvalidValueError("parsers: they take text, and these inputs are answered by tokens")
             self._generate(token_rows(inputs), settings, call)
-            return EncodedResults(call.tokens(settings), *call.finish(settings))
+            return call.encoded(settings)
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
         if template := settings.apply_chat_template and bool(self._tokenizer.chat_template):
             with call.timed("chat_template_durations"):
@@ -272,7 +278,7 @@ class LLMPipeline(Outline):
             encoded = self._chat_prompts.tokenized if template else partial(encode, self._tokenizer)
             prompts = [encoded(text) for text in texts]
         answers = self._generate(prompts, settings, call)
-        results = DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)
+        results = call.decoded(settings)
         # As in openvino_genai, a prompt that is answered several times gives results, not text.
         return results.texts[0] if isinstance(inputs, str) and len(answers) == 1 else results
 
@@ -397,4 +403,4 @@ class LLMPipeline(Outline):
         with call.timed("tokenization_durations"):
             prompt = self._chat_prompts.tokenized(text)
         self._generate([prompt], settings, call)
-        return DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)
+        return call.decoded(settings)

@@ -52,6 +52,7 @@ class LLMEngine:
         prefix_cache_bytes: what ended requests leave in the target's cache before it grows, for prompts that
             begin alike; 0: prompts share nothing.
         grammars: makes the constraints of requests with a grammar; `None`: there are none.
+        splits_prompts: whether several passes may read a prompt; else a longer one than a pass is refused.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class LLMEngine:
         cache_bytes: int | None = None,
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
         grammars: Grammars | None = None,
+        splits_prompts: bool = True,
     ) -> None:
         self.target = target
         self.drafter = drafter
@@ -74,7 +76,8 @@ class LLMEngine:
         target.limit_cache(cache_bytes, prefix_cache_bytes)
         if drafter:
             drafter.limit_cache(prefix_cache_bytes // DRAFT_PREFIX_SHARE)
-        piece = target.attention.prompt_piece
+        piece = target.attention.prompt_piece if splits_prompts else max_num_batched_tokens
+        self._longest_prompt = max_model_len if splits_prompts else max_num_batched_tokens
         self._scheduler = Scheduler(target.blocks, max_num_batched_tokens, max_num_seqs, piece)
         self._speculation = Speculation(target, drafter)
         self._planner = Planner(drafter, self._speculation)
@@ -121,6 +124,12 @@ class LLMEngine:
         if length >= self.max_model_len:
             raise InvalidValueError(
                 f"the prompt has {length} tokens, the model {self.max_model_len} positions; shorten it"
+            )
+        if length > self._longest_prompt:
+            raise InvalidValueError(
+                f"the prompt has {length} tokens, a pass {self._longest_prompt}, and with "
+                "dynamic_split_fuse=False one pass reads it whole: raise max_num_batched_tokens, or leave "
+                "dynamic_split_fuse at True"
             )
         # What is no more than the cache is never given up: others are preempted for it.
         limit = request.settings.token_limit(length, int(min(self.max_model_len, room)))

@@ -18,7 +18,6 @@ from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 from ovspec.devices.clock import microseconds
 from ovspec.drafters import DrafterChoice, Parts, ProposesTokens, build_drafter, parse_drafter
 from ovspec.engine.engine_thread import EngineThread
-from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request
 from ovspec.engine.routing import check_commit, limit_anew
 from ovspec.errors import InvalidValueError, PipelineBusyError, refuses_as_genai
@@ -162,18 +161,9 @@ class LLMPipeline(Outline):
         check_commit(self._target, mode)
         self._assistant = assistant.load(self._info.vocab_size, chunk) if assistant else None
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
-        engine = LLMEngine(
-            self._target,
-            build_drafter(choice, parts),
-            mode,
-            chunk,
-            given.max_num_seqs,
-            self.max_model_len,
-            self._ovspec_config,
-            given.cache_bytes,
-            given.prefix_cache_bytes(self._plan),
-            self.grammars,
-        )
+        drafter_ = build_drafter(choice, parts)
+        limits = chunk, self.max_model_len, self._plan
+        engine = given.engine(self._target, drafter_, mode, *limits, self._ovspec_config, self.grammars)
         self._engine = EngineThread(engine)
         self._request_ids, self._chat, self._calls = itertools.count(), Chat(), CallGate()
         self._load_time = 1e3 * (time.perf_counter() - started)

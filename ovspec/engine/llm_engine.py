@@ -89,9 +89,10 @@ class LLMEngine:
 
     def warm_up(self) -> None:
         """Compute the largest passes that requests can ask for, so that memory has its size before them."""
-        warm_up(self.target, self._scheduler.max_num_batched_tokens)
+        rows = int(min(self._scheduler.max_num_batched_tokens, self.target.blocks.max_tokens))
+        warm_up(self.target, rows)
         if self.drafter:
-            self.drafter.warm_up(self._scheduler.max_num_batched_tokens)
+            self.drafter.warm_up(rows)
 
     @refuses_as_genai
     def check(self, request: Request) -> int:

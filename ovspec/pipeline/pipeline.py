@@ -161,9 +161,8 @@ class LLMPipeline(Outline):
         check_commit(self._target, mode)
         self._assistant = assistant.load(self._info.vocab_size, chunk) if assistant else None
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
-        drafter_ = build_drafter(choice, parts)
-        limits = chunk, self.max_model_len, self._plan
-        engine = given.engine(self._target, drafter_, mode, *limits, self._ovspec_config, self.grammars)
+        proposing, limits = build_drafter(choice, parts), (chunk, self.max_model_len, self._plan)
+        engine = given.engine(self._target, proposing, mode, *limits, self._ovspec_config, self.grammars)
         self._engine = EngineThread(engine)
         self._request_ids, self._chat, self._calls = itertools.count(), Chat(), CallGate()
         self._load_time = 1e3 * (time.perf_counter() - started)
@@ -258,7 +257,10 @@ class LLMPipeline(Outline):
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
             if settings.parsers:
                 raise InvalidValueError("parsers: they take text, and these inputs are answered by tokens")
-            self._generate(token_rows(inputs), settings, call)
+            self._check_one_answer(settings)
+            with self._chat.token_turn(token_rows(inputs)) as tokens:
+                answers = self._generate(tokens.prompts, settings, call)
+                tokens.answer = None if call.cancelled else answers[0].tokens
             return call.encoded(settings)
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
         if template := settings.apply_chat_template and bool(self._tokenizer.chat_template):
@@ -385,12 +387,14 @@ class LLMPipeline(Outline):
         self, history: ChatHistory, settings: GenerationSettings, call: GenerationCall
     ) -> DecodedResults:
         """Answer a history."""
-        given = settings.num_return_sequences
-        if given > 1 and self._chat.history is not None:
-            raise InvalidValueError(f"num_return_sequences={given}: a chat takes one answer")
+        self._check_one_answer(settings)
         with call.timed("chat_template_durations"):
             text = self._chat_prompts.templated(history)
         with call.timed("tokenization_durations"):
             prompt = self._chat_prompts.tokenized(text)
         self._generate([prompt], settings, call)
         return call.decoded(settings)
+
+    def _check_one_answer(self, settings: GenerationSettings) -> None:
+        if (given := settings.num_return_sequences) > 1 and self._chat.history is not None:
+            raise InvalidValueError(f"num_return_sequences={given}: a chat takes one answer")

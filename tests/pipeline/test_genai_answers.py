@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import openvino as ov
 import openvino_genai
 import pytest
 from openvino_genai import ChatHistory, GenerationConfig, GenerationFinishReason, StreamingStatus
@@ -153,7 +155,7 @@ def eos_of(pipeline: Any) -> tuple[int, set[int]]:
     return config.eos_token_id, set(config.stop_token_ids)
 
 
-@pytest.mark.parametrize("where", ["tokenizer", "config.json", "generation_config.json"])
+@pytest.mark.parametrize("where", ["tokenizer", "generation_config.json"])
 def test_a_configuration_says_where_answers_end(demo_ir: Path, tmp_path: Path, where: str) -> None:
     folder = tmp_path / "model"
     shutil.copytree(demo_ir, folder, ignore=shutil.ignore_patterns("draft", "eagle3"))
@@ -163,8 +165,6 @@ def test_a_configuration_says_where_answers_end(demo_ir: Path, tmp_path: Path, w
         if name == where:
             content["eos_token_id"] = 15
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
-    if where == "config.json":  # there it is read where no generation_config.json is
-        (folder / "generation_config.json").unlink()
     mine = ovspec.LLMPipeline(folder, "CPU", drafter="none", **F32)
     theirs = openvino_genai.LLMPipeline(folder, "CPU", **F32)
     assert eos_of(mine) == eos_of(theirs)
@@ -250,3 +250,42 @@ def test_prompts_are_read_whole_without_split_fuse(demo_ir: Path) -> None:
     assert not set(reads[0]) <= ends and set(reads[1]) | set(reads[2]) <= ends
     with pytest.raises(RuntimeError, match="one pass reads it whole: raise max_num_batched_tokens"):
         scheduled(demo_ir, dynamic_split_fuse=False, max_num_batched_tokens=16).generate(prompts[2], **TWELVE)
+
+
+def rows(tokens: list[int]) -> ov.Tensor:
+    return ov.Tensor(np.array([tokens], np.int64))
+
+
+def test_a_chat_in_tokens_keeps_its_turns(make_pipeline: Make, demo_ir: Path) -> None:
+    stateful = openvino_genai.LLMPipeline(demo_ir, "CPU", ATTENTION_BACKEND="SDPA", **F32)
+    ours = make_pipeline(draft=True)
+    asked = [ours.get_tokenizer().encode(prompt).input_ids.data[0].tolist() for prompt in PROMPTS[:3]]
+    answers: dict[Any, list[list[int]]] = {stateful: [], ours: []}
+    for pipeline, found in answers.items():
+        pipeline.start_chat()
+        for turn in asked:
+            found.append(pipeline.generate(rows(turn), ignore_eos=True, **TWELVE).tokens[0])
+        pipeline.finish_chat()
+    assert answers[ours] == answers[stateful]
+    history = [token for pair in zip(asked, answers[ours], strict=True) for turn in pair for token in turn]
+    alone = ours.generate(rows(history[:-12]), ignore_eos=True, **TWELVE).tokens[0]
+    assert alone == answers[ours][-1] != ours.generate(rows(asked[-1]), ignore_eos=True, **TWELVE).tokens[0]
+
+
+def test_a_chat_in_tokens_forgets_what_was_cancelled(make_pipeline: Make) -> None:
+    pipeline = make_pipeline()
+    tokens = pipeline.get_tokenizer().encode(PROMPT)
+    pipeline.start_chat()
+    try:
+        first = pipeline.generate(tokens, streamer=lambda piece: StreamingStatus.CANCEL, **TWELVE)
+        again = pipeline.generate(tokens, **TWELVE)
+        with pytest.raises(ValueError, match="goes on in tokens"):
+            pipeline.generate(PROMPT, **TWELVE)
+        with pytest.raises(ValueError, match="takes one prompt at a time"):
+            pipeline.generate(ov.Tensor(np.ones((2, 3), np.int64)), **TWELVE)
+        with pytest.raises(ValueError, match="a chat takes one answer"):
+            pipeline.generate(tokens, do_sample=True, num_return_sequences=2, **TWELVE)
+    finally:
+        pipeline.finish_chat()
+    assert first.finish_reasons == [GenerationFinishReason.NONE]
+    assert again.tokens == pipeline.generate(tokens, **TWELVE).tokens

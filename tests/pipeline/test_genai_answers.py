@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -289,3 +290,27 @@ def test_a_chat_in_tokens_forgets_what_was_cancelled(make_pipeline: Make) -> Non
         pipeline.finish_chat()
     assert first.finish_reasons == [GenerationFinishReason.NONE]
     assert again.tokens == pipeline.generate(tokens, **TWELVE).tokens
+
+
+def test_objects_have_the_properties_that_a_schema_names(make_pipeline: Make) -> None:
+    of = openvino_genai.StructuredOutputConfig
+    inner = {"type": "object", "properties": {"b": {"type": "boolean"}}}
+    schema = json.dumps({"type": "object", "properties": {"a": inner}, "required": ["a"]})
+    for config in (of(json_schema=schema), of(compound_grammar=of.JSONSchema(schema))):
+        for seed in range(5):
+            options = {"do_sample": True, "temperature": 2.0, "rng_seed": seed, "max_new_tokens": 60}
+            (text,) = make_pipeline().generate([PROMPT], structured_output_config=config, **options).texts
+            assert set(json.loads(text)) == {"a"} and set(json.loads(text)["a"]) <= {"b"}
+
+
+def test_parameters_in_xml_follow_the_pattern_of_their_schema(make_pipeline: Make) -> None:
+    of = openvino_genai.StructuredOutputConfig
+    schema = {
+        "properties": {"word": {"type": "string", "pattern": "^[A-Z][a-z]{1,5}$"}},
+        "required": ["word"],
+    }
+    config = of(compound_grammar=of.QwenXMLParametersFormat(json.dumps({"type": "object", **schema})))
+    for seed in range(5):
+        options = {"do_sample": True, "temperature": 2.0, "rng_seed": seed, "max_new_tokens": 60}
+        (text,) = make_pipeline().generate([PROMPT], structured_output_config=config, **options).texts
+        assert re.fullmatch("[ \n]*<parameter=word>[A-Z][a-z]{1,5}</parameter>[ \n]*", text), text

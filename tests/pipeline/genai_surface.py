@@ -81,8 +81,8 @@ TABLE: dict[str, tuple[str, str]] = {
         "tensors that are no LoRA matrices",
     ),
     "structured output": (
-        "JSON schema, regex, EBNF, structural tags, compound grammars; objects have no properties that a schema "
-        "does not name",
+        "JSON schema, regex, EBNF, structural tags, compound grammars; objects have no properties that a "
+        "schema does not name",
         "by llguidance, with drafts and without; JSON has one space behind a comma and a colon; an answer "
         "ends with its grammar, without an end-of-sequence token; left recursion, "
         "`min_new_tokens`, `ignore_eos` and `no_repeat_ngram_size` are refused beside it",

@@ -143,7 +143,7 @@ class AssistantDrafter(Drafter):
         sequence.draft_states.pop(self.name, None)
 
     def _drafts_at_once(self, sequence: Sequence) -> bool:
-        """Whether the draft model can choose a sequence's tokens by itself: its logits decide about them alone.
+        """Whether the draft model can choose a sequence's tokens by itself, as its logits alone decide.
 
         A token that is not probable enough ends a draft, so that the next one is not computed. Lenient
         acceptance and block verification need the distributions that tokens were drawn from.

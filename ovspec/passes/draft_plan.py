@@ -37,7 +37,7 @@ class DraftPlan:
         return cls(block_size) if can else None
 
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
-        """`draft_plan` and `draft_sampling` of a pass; of one that drafts positions and slots of all runs too.
+        """Plan and sampling of a pass; of one that drafts positions and slots of all runs too.
 
         Raises:
             ValueError: some sequences draft and others do not, those that draft more do not come first, or

@@ -80,7 +80,8 @@ def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finaliser of SplitMix64; arrays wrap."""
     bits = (bits ^ bits >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return bits ^ bits >> np.uint64(31)
+    mixed: NDArray[np.uint64] = bits ^ bits >> np.uint64(31)
+    return mixed
 
 
 def runs(

@@ -30,8 +30,8 @@ from ovspec_transforms.weights.expert_weights import (
 #: Input i32 `[1 + runs]`: token ids from the first number on are not chosen, 0: none is; then the rows of
 #: each run.
 DRAFT_PLAN = "draft_plan"
-#: Input u8 `[32 * sequences]`: how each draws its tokens, `ovspec_ops.decoder_layers.sampling`; empty where all
-#: take the largest logit.
+#: Input u8 `[32 * sequences]`: how each draws its tokens, `ovspec_ops.decoder_layers.sampling`; empty where
+#: all take the largest logit.
 DRAFT_SAMPLING = "draft_sampling"
 #: Output i32 `[runs, sampled rows]`: the token that each run has chosen for each row, -1 for none.
 DRAFT_TOKENS = "draft_tokens"
@@ -43,9 +43,9 @@ _SHAPED = ("Convert", "Reshape", "Squeeze", "Unsqueeze")
 def with_drafts(model: ov.Model, stretches: list[list[Step]]) -> list[list[Step]]:
     """Join the stretches of a whole model with its embedding and with the choice of tokens: it can draft.
 
-    Adds the inputs `draft_plan` and `draft_sampling`, and the output `draft_tokens`; rows of `cos` and `sin`, slots and positions
-    are then those of all runs. A model with anything else between token ids and logits than two stretches
-    and the choice of the sampled rows is left as it is.
+    Adds the inputs `draft_plan` and `draft_sampling`, and the output `draft_tokens`; rows of `cos` and `sin`,
+    slots and positions are then those of all runs. A model with anything else between token ids and logits
+    than two stretches and the choice of the sampled rows is left as it is.
 
     Args:
         model: changed in place.

@@ -66,19 +66,28 @@ constexpr std::size_t summary_columns(std::size_t size) {
 // without tokens.
 struct Columns {
     const ScoreCall& call;
-    const std::size_t begin, vectors; // first block, and vectors of blocks
+    const std::size_t bytes; // of a summary
+    std::size_t vectors;     // of blocks
+    // The blocks, and those of the next chunk.
+    const std::uint8_t *at[score_blocks], *ahead[score_blocks];
     Vec tokens[chunk_vectors][summary_parts];
     IVec numbers[chunk_vectors * summary_columns(1024)]; // of the largest head
 
-    Columns(const ScoreCall& of, std::size_t chunk)
-        : call(of), begin(chunk * score_blocks), vectors(vectors_of(of.blocks() - begin)) {
+    Columns(const ScoreCall& of, std::size_t chunk) : call(of), bytes(summary_bytes(of.size)) {
+        const std::size_t begin = chunk * score_blocks, left = call.blocks() - begin;
+        vectors = left < score_blocks ? (left + lanes - 1) / lanes : chunk_vectors;
+        for (std::size_t i = 0; i < score_blocks; i++) {
+            at[i] = block(begin + i);
+            ahead[i] = block(begin + score_blocks + i);
+        }
         for (std::size_t v = 0; v < vectors; v++)
             for (std::size_t part = 0; part < summary_parts; part++)
                 tokens[v][part] = tokens_of(begin + v * lanes, part);
     }
 
-    static std::size_t vectors_of(std::size_t blocks) {
-        return blocks < score_blocks ? (blocks + lanes - 1) / lanes : chunk_vectors;
+    const std::uint8_t* block(std::size_t number) const {
+        const std::size_t last = call.blocks() - 1;
+        return call.summary + (std::size_t)call.table[number < last ? number : last] * call.kv_heads * bytes;
     }
 
     // Of a part of `lanes` blocks.
@@ -91,34 +100,24 @@ struct Columns {
         return load(counts);
     }
 
-    // Where the summaries of `lanes` blocks are.
-    void find(std::size_t block, std::size_t head, const std::uint8_t** rows) const {
-        const std::size_t last = call.blocks() - 1;
-        for (std::size_t i = 0; i < lanes; i++) {
-            const auto id = (std::size_t)call.table[block + i < last ? block + i : last];
-            rows[i] = call.summary + (id * call.kv_heads + head) * summary_bytes(call.size);
-        }
-    }
-
     // Reads those of a head, while those of the next one come into the cache, or of the next chunk's first.
     void read(std::size_t head) {
         const bool ends = head + 1 == call.kv_heads;
         for (std::size_t v = 0; v < vectors; v++) {
-            const std::uint8_t *rows[lanes], *next[lanes];
-            const std::size_t block = begin + v * lanes;
-            find(block, head, rows);
-            find(ends ? block + score_blocks : block, ends ? 0 : head + 1, next);
+            const std::uint8_t *const *rows = at + v * lanes, *const *next = (ends ? ahead : at) + v * lanes;
+            const std::size_t first = head * bytes, next_first = ends ? 0 : first + bytes;
             IVec* to = numbers + v * summary_columns(call.size);
-            for (std::size_t at = 0; at < summary_bytes(call.size); at += 16) { // a multiple, of any size
-                if (at % 64 == 0)
+            for (std::size_t d = 0; d < bytes; d += 16) { // whole quarters, whatever the size of a head
+                if (d % 64 == 0)
                     for (std::size_t i = 0; i < lanes; i++)
-                        __builtin_prefetch(next[i] + at);
+                        __builtin_prefetch(next[i] + next_first + d);
                 IVec four[4];
-                transpose_quarter([&](std::size_t i) __attribute__((always_inline)) { return rows[i] + at; },
+                transpose_quarter([&](std::size_t i)
+                                      __attribute__((always_inline)) { return rows[i] + first + d; },
                                   four, 1);
 #pragma GCC unroll 4
                 for (std::size_t j = 0; j < 4; j++) {
-                    if (at < 2 * summary_parts * sizeof(float)) {
+                    if (d < 2 * summary_parts * sizeof(float)) {
                         *to++ = four[j];
                         continue;
                     }
@@ -234,12 +233,12 @@ __attribute__((noinline)) void attend(const ScoreCall& call, const Columns& colu
         for (std::size_t r = 0; r < R; r++)
             store(weights + r * score_blocks + v * lanes, total[r]);
     }
-    for (std::size_t r = 0; r < R; r++) {
-        float total = 0.0f;
-        for (std::size_t b = 0; b < columns.vectors * lanes; b++)
-            total += weights[r * score_blocks + b];
-        sums[r] = total;
-    }
+    float total[R] = {};
+    for (std::size_t b = 0; b < columns.vectors * lanes; b++)
+        for (std::size_t r = 0; r < R; r++)
+            total[r] += weights[r * score_blocks + b];
+    for (std::size_t r = 0; r < R; r++)
+        sums[r] = total[r];
 }
 
 void weigh(const ScoreCall& call, std::size_t chunk) {

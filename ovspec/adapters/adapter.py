@@ -77,8 +77,8 @@ class Adapter:
         for layer in self._layers:
             product = layer.product
             digest.update(f"{layer.name} {product.a.shape} {layer.outputs} {layer.scale!r}".encode())
-            digest.update(product.a.tobytes())
-            digest.update(product.b.tobytes())
+            digest.update(product.a.data)
+            digest.update(product.b.data)
         return digest.digest()
 
 

@@ -110,7 +110,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def _check_kind(where: str, config: Mapping[str, Any]) -> None:
     """Refuse what is no W + scale * B A with the model's own W."""
     if (kind := config.get("peft_type", "LORA")) != "LORA":
-        raise InvalidValueError(f"{where}: peft_type={kind!r} in {CONFIG}, expected 'LORA'")
+        raise InvalidValueError(f"{where}: peft_type={shown(kind)} in {CONFIG}, expected 'LORA'")
     for name in _REFUSED:
         if value := config.get(name):
             raise InvalidValueError(

@@ -1,7 +1,7 @@
 """A server of the demo pair for clients of every kind.
 
-`make test-clients` has all of them, and a client that is missing is an error there. In another environment these tests
-are skipped.
+`make test-clients` has all of them, and a client that is missing is an error there. In another environment
+these tests are skipped.
 """
 
 from __future__ import annotations

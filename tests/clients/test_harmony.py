@@ -8,9 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import litellm
 import pytest
 
-import litellm
 from ovspec.serve.chat_requests import ChatRequest
 from ovspec.serve.output.harmony import HarmonyStream, begun_answer, harmony_encoding, is_harmony
 from ovspec.serve.output.message_parser import NewText, text_of

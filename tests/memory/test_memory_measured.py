@@ -112,7 +112,7 @@ def compare(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("weights", "linear"), product(["int8", "int4"], ["native", "stock"]))
+@pytest.mark.parametrize(("weights", "linear"), list(product(["int8", "int4"], ["native", "stock"])))
 def test_compressed_weights(folder: Callable[[str], Path], weights: str, linear: str) -> None:
     compare(folder(weights), linear=linear)
 

@@ -69,6 +69,14 @@ def demo_ir() -> Path:
 
 
 @pytest.fixture(scope="session")
+def moe_ir(make_once: MakeOnce, demo_ir: Path) -> Path:
+    """A mixture of experts with the demo's tokenizer, which no test changes."""
+    from transforms.moe_models import moe_folder
+
+    return make_once("moe", lambda folder: moe_folder(folder / "model", demo_ir)) / "model"
+
+
+@pytest.fixture(scope="session")
 def make_pipeline(demo_ir: Path) -> Callable[..., ovspec.LLMPipeline]:
     """Pipelines of the demo pair in f32, plain or with the draft model alone; the last few are kept."""
 

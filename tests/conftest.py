@@ -29,6 +29,9 @@ def pytest_configure() -> None:
     # The telemetry of OpenVINO and NNCF forks this process for each event: half the time of a small export.
     # It is silent in CI. This sign of CI, unlike others, changes no settings of hypothesis.
     os.environ.setdefault("JENKINS_URL", "none")
+    # torch's threads wait for each other in loops, and a tiny model's export takes three times as long where
+    # workers share cores.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Commands buffer what they print, and find their modules compiled, as they do for users.
     for name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
         os.environ.pop(name, None)

@@ -113,13 +113,13 @@ def letter_tokens() -> LLTokenizer:
 
 @functools.cache
 def models() -> tuple[ModelRunner, ModelRunner]:
-    """A target and an independent draft, which disagree strongly."""
+    """A target and an independent draft, which disagree strongly; the draft draws its tokens in one pass."""
     target, selects = build_model(SHAPE, "fp32", seed=4), AttentionConfig(selects=True)
     backends = Backends.resolve(target, "CPU", F32, selects, skips_layers=True)
-    return (
-        ModelRunner(target, backends=backends),
-        ModelRunner(build_model(SHAPE, "fp32", seed=2), "CPU", AttentionConfig(), F32),
-    )
+    draft = build_model(SHAPE, "fp32", seed=2)
+    drafter = ModelRunner(draft, backends=replace(Backends.resolve(draft, "CPU", F32), drafts=True))
+    assert drafter.drafts
+    return ModelRunner(target, backends=backends), drafter
 
 
 def assistant() -> AssistantDrafter:

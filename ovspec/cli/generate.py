@@ -10,7 +10,7 @@ from typing import Any
 import click
 from openvino_genai import ChatHistory
 
-from ovspec.cli.options.adapters import adapter_option
+from ovspec.cli.options.adapters import adapter_option, adapters_from
 from ovspec.cli.options.forms import PATH, typed_option
 from ovspec.cli.options.help import ShortHelpCommand
 from ovspec.cli.options.output import print_json
@@ -66,6 +66,7 @@ def generate(
         requests = read_requests(jsonl)
     else:
         text = read_prompt(prompt, prompt_file)
+    options["adapters"] = adapters_from(options)
     pipeline, choice = pipeline_from(options, shown=not as_json)
     settings = generation_options(options)
     if jsonl is not None:

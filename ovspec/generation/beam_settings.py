@@ -39,13 +39,8 @@ def beams_of(config: openvino_genai.GenerationConfig) -> BeamParams | None:
     for name in ("diversity_penalty", "length_penalty"):
         if not math.isfinite(given[name]):
             raise InvalidValueError(f"{name}={given[name]:g}: expected a finite number")
-    beams = f"num_beams={config.num_beams}"
     if config.num_beam_groups < 1:
         raise InvalidValueError(f"num_beam_groups={config.num_beam_groups}: expected 1 or more")
     if config.max_new_tokens == 0:
-        raise InvalidValueError(f"max_new_tokens=0: {beams} need a token at least; raise it")
-    if config.structured_output_config is not None:
-        raise InvalidValueError(
-            f"structured_output_config: {beams} can't follow a grammar; leave one of them out"
-        )
+        raise InvalidValueError(f"max_new_tokens=0: num_beams={config.num_beams} need one at least; raise it")
     return BeamParams(config.num_beams, **given)

@@ -301,6 +301,8 @@ def _grammar(config: openvino_genai.GenerationConfig, grammar: Grammar | None) -
     if grammar is None:
         return None
     field = grammar.field.partition(".")[0]
+    if config.num_beams > 1:
+        raise InvalidValueError(f"{field}: num_beams={config.num_beams} follow no grammar; leave one out")
     for name, off in (("min_new_tokens", 0), ("ignore_eos", False)):
         if (value := getattr(config, name)) != off:
             raise InvalidValueError(f"{name}={value}: with {field} the grammar says where an answer ends")

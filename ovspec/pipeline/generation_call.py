@@ -157,8 +157,6 @@ class GenerationCall:
                     if not self._take(answer, own):
                         handle.abort(output.request_id)
                     answer.beam_score = own.score if output.beams else None
-            # Fewer beams may have ended than were asked for.
-            self.answers = [one for one in self.answers if beams is None or one.beam_score is not None]
             for answer in self.answers:
                 if (detokenizer := answer.detokenizer) is not None:
                     self._stream.write([], detokenizer.finish())

@@ -125,9 +125,9 @@ class Beams:
                 self._logprobs[hypothesis] = token_logprobs(row, hypothesis.token, top)
 
     def _answers(self) -> list[RequestOutput]:
-        """The best that has ended."""
-        found = []
-        for one in self._search.ended[: self._prompt.settings.num_return_sequences]:
+        """The best that has ended, as many as were asked for."""
+        found, count = list[RequestOutput](), self._prompt.settings.num_return_sequences
+        for one in self._search.ended[:count]:
             path = one.hypothesis.path
             reason = GenerationFinishReason.STOP if one.stopped else GenerationFinishReason.LENGTH
             output = RequestOutput(
@@ -139,10 +139,10 @@ class Beams:
                 score=one.score,
             )
             found.append(output)
-        if not found:
+        if len(found) < count:
             raise InvalidValueError(
-                f"num_beams={self.num_beams}: no_repeat_ngram_size or logit_bias exclude every token; "
-                "exclude fewer"
+                f"num_return_sequences={count}: {len(found)} answers were found, as too many tokens are "
+                "excluded (by no_repeat_ngram_size, for instance); ask for fewer"
             )
         return found
 

@@ -194,7 +194,7 @@ class RequestState:
         output.finish_reason, output.error = self.sequence.finish_reason, self.error
         output.metrics = self.metrics()
         for beam in output.beams:
-            beam.metrics = output.metrics
+            beam.metrics, beam.prompt_logprobs = output.metrics, output.prompt_logprobs
         return output
 
     def metrics(self) -> RequestMetrics:

@@ -260,11 +260,10 @@ def resolve(
     config = updated(config, {})
     check_supported(config)
     eos = _eos(config, eos_token_ids) if stops is None else frozenset((*eos_token_ids, *stops))
-    _validate(config, eos)
-    beams = beams_of(config)
-    if beams is not None:
+    if (beams := beams_of(config)) is not None:
         _refuse_drafting(config, f"num_beams={beams.num_beams} are searched without drafts; leave it out")
-    elif not has_draft:
+    _validate(config, eos)
+    if not has_draft:
         _refuse_drafting(config, "this pipeline does not draft; pass draft_model=... or drafter=... to it")
     schedule = "constant" if beams else schedule_of(config)
     tokens, threshold = assistant_tokens_of(config, schedule) if has_draft and not beams else (0, 0.0)

@@ -16,6 +16,7 @@ OF_BEAMS: dict[str, object] = {
     "length_penalty": 1.0,
     "stop_criteria": openvino_genai.StopCriteria.HEURISTIC,
 }
+_PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
 def beams_of(config: openvino_genai.GenerationConfig) -> BeamParams | None:
@@ -36,6 +37,9 @@ def beams_of(config: openvino_genai.GenerationConfig) -> BeamParams | None:
                     f"{name}={shown}: it is for beams; set num_beams above 1, or leave it out"
                 )
         return None
+    for name, off in _PENALTIES.items():
+        if (value := getattr(config, name)) != off:
+            raise InvalidValueError(f"{name}={value:g}: beams take no penalty; set it to {off:g}")
     for name in ("diversity_penalty", "length_penalty"):
         if not math.isfinite(given[name]):
             raise InvalidValueError(f"{name}={given[name]:g}: expected a finite number")

@@ -136,6 +136,11 @@ class GenerationSettings:
     adapters: AdapterBlend | None = None
 
     @property
+    def num_requests(self) -> int:
+        """Requests of a prompt: one for each sequence, but beams are those of one."""
+        return self.num_return_sequences if self.beams is None else 1
+
+    @property
     def identity_breakers(self) -> tuple[str, ...]:
         """What keeps a seed from giving the text of plain decoding, as of `PerfMetrics`."""
         if self.acceptance_rule == "coupled":

@@ -121,7 +121,7 @@ class GenerationCall:
             raise InvalidValueError(
                 f"streamer: {len(requests)} sequences can't share one; generate one at a time"
             )
-        width = 1 if beams is None else settings.num_return_sequences
+        width = settings.num_return_sequences // settings.num_requests
         self.answers = [Answer(request.prompt_token_ids) for request in requests for _ in range(width)]
         self._prompt_tokens = sum(len(request.prompt_token_ids) for request in requests)
         if self._stream.takes_text or settings.stop_strings:
@@ -221,8 +221,7 @@ class GenerationCall:
         """Complete the metrics; return scores, finish reasons and metrics for the results."""
         answers = self.answers
         # A prompt with several answers is counted once, as in openvino_genai.
-        of_prompt = 1 if settings.beams else settings.num_return_sequences
-        self.metrics.num_input_tokens = self._prompt_tokens // of_prompt
+        self.metrics.num_input_tokens = self._prompt_tokens // settings.num_requests
         self.metrics.num_generated_tokens = sum(len(answer.tokens) for answer in answers)
         raw = self.metrics.raw_metrics
         self.metrics.why_lossy = self._why_lossy(raw.left_nothing_out, raw.read_whole_prompts)

@@ -378,9 +378,7 @@ class LLMPipeline(Outline):
         whole = self.max_model_len == self._info.max_position_embeddings
         why = self._info.why_no_more_positions if whole else ""
         check_prompts(prompts, self.max_model_len, self._info.vocab_size, why)
-        # The answers of beams are those of one request.
-        count = 1 if settings.beams else settings.num_return_sequences
-        repeated = [prompt for prompt in prompts for _ in range(count)]
+        repeated = [prompt for prompt in prompts for _ in range(settings.num_requests)]
         requests = [
             Request(f"generate-{next(self._request_ids)}", prompt, settings, index=index)
             for prompt, index in zip(repeated, occurrences(repeated), strict=True)

@@ -222,7 +222,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "groups": ({"num_beams": 4, "num_beam_groups": 3, "diversity_penalty": 1.0}, "generation config: 'num_b"),
     "too many answers": ({"num_beams": 2, "num_return_sequences": 3}, "generation config: 'num_beams'"),
     "sampling": ({"num_beams": 2, "do_sample": True}, "generation config: Beam search with sampling"),
-    "penalty": ({"num_beams": 2, "repetition_penalty": 1.2}, "generation config: 'repetition_penalty'"),
+    "penalty": (
+        {"num_beams": 2, "repetition_penalty": 1.2},
+        "repetition_penalty=1.2: beams take no penalty; set",
+    ),
     "too wide": ({"num_beams": 513}, "num_beams=513: a pass has 512 rows, one for each beam"),
     "no token": ({"num_beams": 2, "max_new_tokens": 0, "echo": True}, "max_new_tokens=0: num_beams=2"),
     "grammar": (

@@ -33,7 +33,7 @@ def folder_with(demo_ir: Path, place: Path, **defaults: object) -> Path:
 
 BAD_OPTIONS = {
     "unknown": ({"max_tokens": 3}, "max_tokens=3: generate has no such option"),
-    "parsers": ({"parsers": [openvino_genai.ReasoningParser()]}, "parsers=["),
+    "parsers": ({"parsers": [openvino_genai.ReasoningParser()]}, "parsers="),
     "echo": ({"echo": "yes"}, "echo='yes': expected True or False"),
     "logprobs": ({"logprobs": -1}, "logprobs=-1: expected a whole number"),
     "prompt lookup": ({"max_ngram_size": 3}, "max_ngram_size=3: this pipeline looks no n-grams up"),

@@ -145,15 +145,20 @@ async function write(message, more) {
   const turn = at("turns").lastElementChild, words = turn.querySelector(".words"), figures = turn.querySelector(".figures");
   at("turns").setAttribute("aria-busy", "true"); // it is read aloud as a whole
   toEnd();
+  let due = 0; // drawn once a frame: the whole answer is, and its tokens come faster
+  const drawWords = () => {
+    due = 0;
+    if (mine !== chat) return;
+    const follow = atEnd();
+    showWords(words, message, before ? null : answer, at("shown").checked);
+    if (at("shown").checked) showFigures(figures, answer);
+    showInsight(answer);
+    if (follow) toEnd();
+  };
   try {
     await ask(messages, { ...options(), ...more }, stopper.signal, answer, () => {
       message.content = before + answer.text;
-      if (mine !== chat) return;
-      const follow = atEnd();
-      showWords(words, message, before ? null : answer, at("shown").checked);
-      if (at("shown").checked) showFigures(figures, answer);
-      showInsight(answer);
-      if (follow) toEnd();
+      due = due || requestAnimationFrame(drawWords);
     });
     const used = answer.usage ? answer.usage.prompt_tokens + answer.usage.completion_tokens : 0;
     if (answer.finish === "length") message.note = used >= server.model.max_model_len ? "context" : "length";
@@ -161,6 +166,8 @@ async function write(message, more) {
     message.note = error.name === "AbortError" ? "stopped" : "failed";
     throw error;
   } finally {
+    cancelAnimationFrame(due);
+    drawWords();
     at("turns").removeAttribute("aria-busy");
     if (before) answers.delete(message); // its writers are known for a part only
     // What was said so far is the answer if its reader stopped it; a refused message leaves the chat.

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from openvino_genai import ChatHistory
 
-from ovspec.cli.options.adapters import adapter_option
+from ovspec.cli.options.adapters import adapter_option, adapters_from
 from ovspec.cli.options.drafting import DRAFTING
 from ovspec.cli.options.forms import PATH, typed_option
 from ovspec.cli.options.help import ShortHelpCommand
@@ -73,6 +73,7 @@ def generate(
     several = any((options[name] or 1) > 1 for name in ("num_beams", "num_return_sequences"))
     if (options["num_beams"] or 1) > 1:
         leave_drafts_out(options)
+    options["adapters"] = adapters_from(options)
     pipeline, choice = pipeline_from(options, shown=not as_json)
     settings = generation_options(options)
     if jsonl is not None:

@@ -112,7 +112,8 @@ class LLMEngine:
                 "again: leave one of them out"
             )
         self._speculation.check_trees(request.settings.tree_depth)
-        self.target.adapters.check(request.settings.adapters)
+        if request.settings.adapters is not None:
+            self.target.adapters.check(request.settings.adapters.adapters)
         length, room = len(request.prompt_token_ids), self.target.blocks.max_tokens
         beams = request.settings.beams
         if beams is not None:

@@ -147,8 +147,8 @@ class LLMPipeline(Outline):
         assistant = draft_choices(draft_model, self._info, calibrated, device, attention, properties, linear)
         rule = sparse_part(calibrated_mode(SparseVerify(), self._ovspec_config))
         choices = (attention, experts, ffn, linear, assistant.boundaries if assistant else (), reading, rule)
-        adapts = given.adapters is not None
-        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices, adapts)
+        adapters = given.adapters
+        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices, adapters)
         if given.tokenizer is None:
             check_tokenizer(self._info.folder)
         # OpenVINO compiles without Python, which the tokenizer takes for a tenth of a second.
@@ -156,8 +156,8 @@ class LLMPipeline(Outline):
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
         self._room = partial(target.cache_room, self._plan, max_num_batched_tokens=chunk, assistant=assistant)
         self._target = target.load(compiling=beside.begin)
-        content, adapters = special_tokens_in_content, given.adapters
-        super().__init__(self._info, calibrated, choice, beside.result(), max_context, content, adapters)
+        content, tokenizer = special_tokens_in_content, beside.result()
+        super().__init__(self._info, calibrated, choice, tokenizer, max_context, content, adapters)
         check_commit(self._target, mode)
         self._assistant = assistant.load(self._info.vocab_size, chunk) if assistant else None
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)

@@ -12,7 +12,6 @@ import click
 from openvino_genai import StopCriteria
 
 from ovspec.adapters.adapter_config import PipelineAdapters
-from ovspec.cli.options.adapters import adapters_from
 from ovspec.cli.options.common import (
     backend_options,
     memory_limit_from,
@@ -129,14 +128,18 @@ class PipelineChoice:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> PipelineChoice:
-        """Take the options of `pipeline_options` out; a command need not have all of them."""
+        """Take the options of `pipeline_options` out; a command need not have all of them.
+
+        Its `adapters` are an `AdapterConfig`, if there are any.
+        """
         model = options.pop("model")
         verify = mode_from(options["verify"], verify_from(options), options.pop("commit_interval"))
         prefill, (draft, drafter) = prefill_from(options), drafting_from(model, options)
         names = ("max_context", "device", "attention", "experts", "ffn", "linear")
         arguments = {name: options.pop(name) for name in names if name in options}
         arguments["memory_limit"] = memory_limit_from(options)
-        arguments |= adapters_from(options)
+        if (adapters := options.pop("adapters", None)) is not None:
+            arguments["adapters"] = adapters
         properties = properties_from(options.pop("properties"))
         for name in properties:
             if name in _ARGUMENTS:

@@ -42,9 +42,9 @@ TEMPLATE = ("apply_chat_template",)
 SCORES = ("logprobs",)
 # Adapters are objects of ovspec's (tests/adapters).
 ADAPTERS = ("adapters",)
+# test_beams.py compares what is found with them.
+BEAMS = ("num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "stop_criteria")
 REFUSED: dict[str, Any] = {
-    "num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0, "length_penalty": 2.0,
-    "stop_criteria": openvino_genai.StopCriteria.NEVER,
     "pruning_ratio": 10, "relevance_weight": 0.7,
     "return_omni_outputs": True,
     "parsers": [openvino_genai.ReasoningParser()],
@@ -65,7 +65,9 @@ TABLE: dict[str, tuple[str, str]] = {
         'are multiplied more exactly (`linear="stock"`: as there)',
     ),
     "`GenerationConfig`": (
-        ", ".join(f"`{name}`" for name in (*SERVED, *SAMPLING, *DRAFTING, *TEMPLATE, *SCORES, *ADAPTERS)),
+        ", ".join(
+            f"`{name}`" for name in (*SERVED, *SAMPLING, *BEAMS, *DRAFTING, *TEMPLATE, *SCORES, *ADAPTERS)
+        ),
         "refused by name: " + ", ".join(f"`{name}`" for name in REFUSED),
     ),
     "LoRA adapters": (
@@ -90,6 +92,14 @@ TABLE: dict[str, tuple[str, str]] = {
     "n-grams": (
         "with `no_repeat_ngram_size` no n-gram of this size comes twice in prompt and answer",
         "in greedy decoding and sampling too; there in beam search only",
+    ),
+    "beams": (
+        "beam search, in groups too: tokens, scores, reasons; without a streamer, drafts, penalties or "
+        "`do_sample`; `num_assistant_tokens` beside it is refused",
+        "a pipeline with a drafter searches too, and drafts nothing; `ignore_eos`, `min_new_tokens` and "
+        "`max_new_tokens` hold, there the first two do not; `structured_output_config` is refused, there "
+        "ignored; what is for beams is refused with `num_beams=1`, there ignored; a stop string cuts its own "
+        "beam only",
     ),
     "stop tokens": (
         "`stop_token_ids` replace all end-of-sequence ids but the main one; with `ignore_eos` nothing stops",

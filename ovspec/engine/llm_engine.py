@@ -10,6 +10,7 @@ from openvino_genai import GenerationFinishReason
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.passes import Passes
 from ovspec.engine.planning import Planner
+from ovspec.engine.requests.beams import Beams
 from ovspec.engine.requests.meter import Meter
 from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.engine.requests.request_mode import RequestMode
@@ -118,9 +119,17 @@ class LLMEngine:
         if request.settings.adapters is not None:
             self.target.adapters.check(request.settings.adapters.adapters)
         length, room = len(request.prompt_token_ids), self.target.blocks.max_tokens
+        beams = request.settings.beams
+        if beams is not None:
+            if beams.num_beams > (most := self._scheduler.max_num_batched_tokens):
+                raise InvalidValueError(
+                    f"num_beams={beams.num_beams}: a pass has {most} rows, one for each beam; ask for fewer"
+                )
+            room = self.target.blocks.room_of_beams(length, beams.num_beams)
         if length >= room:
             raise NoRoomError(
-                f"the prompt has {length} tokens, the KV cache room for {room:.0f} with an answer: "
+                f"the prompt has {length} tokens, the KV cache room for {room:.0f} with "
+                f"{f'{beams.num_beams} beams' if beams else 'an answer'}: "
                 "cache_size (of a server: --cache-size) allows no more; shorten the prompt, or raise it"
             )
         if length >= self.max_model_len:
@@ -171,6 +180,7 @@ class LLMEngine:
             meter,
             RequestOutput(request.request_id),
             self.target.attention.prefill,
+            Beams(settings.beams, request, sequence, self.target.blocks) if settings.beams else None,
         )
         self._scheduler.waiting.append(state)
 
@@ -295,7 +305,7 @@ class LLMEngine:
             known = sequence.tokens[: sequence.prompt_length + 1] if state.prefill else sequence.tokens
             if not state.wants_prompt_logprobs:
                 self.target.share(sequence.target, known)
-            if self.drafter:
+            if self.drafter and state.beams is None:
                 self.drafter.begin(sequence)
             if not state.prompt_reads[1]:  # else it finds its own blocks again after a preemption
                 state.num_cached_tokens = sequence.target.length
@@ -348,11 +358,13 @@ class LLMEngine:
     def _free(self, state: RequestState) -> None:
         """Its caches are as its final tokens, and free unless they are the caller's."""
         sequence, request = state.sequence, state.request
+        if state.beams is not None:
+            state.beams.begin_again()
         sequence.take_back()
         sequence.trim_caches()
         if request.cached is None:
             self.target.release(sequence.target)
-            if self.drafter:
+            if self.drafter and state.beams is None:
                 self.drafter.release(sequence)
 
     def _forget(self, state: RequestState) -> None:

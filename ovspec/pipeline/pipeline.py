@@ -376,7 +376,7 @@ class LLMPipeline(Outline):
         whole = self.max_model_len == self._info.max_position_embeddings
         why = self._info.why_no_more_positions if whole else ""
         check_prompts(prompts, self.max_model_len, self._info.vocab_size, why)
-        repeated = [prompt for prompt in prompts for _ in range(settings.num_return_sequences)]
+        repeated = [prompt for prompt in prompts for _ in range(settings.num_requests)]
         requests = [
             Request(f"generate-{next(self._request_ids)}", prompt, settings, index=index)
             for prompt, index in zip(repeated, occurrences(repeated), strict=True)

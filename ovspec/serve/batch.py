@@ -131,8 +131,11 @@ class Batch:
             self._forget(running)
             self._refuse(running.entry, refusal(output.error))
             return
-        delta = running.call.choices[index].add(output)
-        running.deltas[index].extend(delta)
+        call = running.call
+        width = len(call.choices) // len(call.requests)
+        for place, own in enumerate(output.answers, index * width):
+            delta = call.choices[place].add(own)
+            running.deltas[place].extend(delta)
         if delta.finish_reason is not None:
             del self._running[output.request_id]
             if not output.finished:

@@ -258,10 +258,13 @@ class ServedModel:
         """
         config = self.requests.get_generation_config()
         # As in `generate`: a folder that says how to sample is followed, else the answer is greedy.
-        temperature = body.temperature
+        temperature = 0.0 if body.use_beam_search else body.temperature
         if temperature is None:
             temperature = float(config.temperature) if config.do_sample else 0.0
         fields: dict[str, Any] = {"do_sample": temperature > 0}
+        if body.use_beam_search:
+            fields |= {"num_beams": body.num_candidates, "num_return_sequences": body.n}
+            fields["length_penalty"] = body.length_penalty
         if (adapters := self.adapters.get(body.model or "")) is not None:
             fields["adapters"] = adapters
         if temperature > 0:

@@ -44,14 +44,14 @@ SCORES = ("logprobs",)
 ADAPTERS = ("adapters",)
 # They make `parsed` of a text, and change none.
 PARSERS = ("parsers",)
+# test_beams.py compares what is found with them.
+BEAMS = ("num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "stop_criteria")
 REFUSED: dict[str, Any] = {
-    "num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0, "length_penalty": 2.0,
-    "stop_criteria": openvino_genai.StopCriteria.NEVER,
     "pruning_ratio": 10, "relevance_weight": 0.7,
     "return_omni_outputs": True,
 }  # fmt: skip
 
-_TAKEN = (*SERVED, *SAMPLING, *DRAFTING, *TEMPLATE, *SCORES, *ADAPTERS, *PARSERS)
+_TAKEN = (*SERVED, *SAMPLING, *BEAMS, *DRAFTING, *TEMPLATE, *SCORES, *ADAPTERS, *PARSERS)
 
 # Part of the surface, what is the same, and where ovspec differs on purpose.
 TABLE: dict[str, tuple[str, str]] = {
@@ -95,6 +95,14 @@ TABLE: dict[str, tuple[str, str]] = {
     "n-grams": (
         "with `no_repeat_ngram_size` no n-gram of this size comes twice in prompt and answer",
         "in greedy decoding and sampling too; there in beam search only",
+    ),
+    "beams": (
+        "beam search, in groups too: tokens, scores, reasons; without a streamer, drafts, penalties or "
+        "`do_sample`; `num_assistant_tokens` beside it is refused",
+        "a pipeline with a drafter searches too, and drafts nothing; `ignore_eos`, `min_new_tokens` and "
+        "`max_new_tokens` hold, there the first two do not; `structured_output_config` is refused, there "
+        "ignored; what is for beams is refused with `num_beams=1`, there ignored; a stop string cuts its own "
+        "beam only",
     ),
     "stop tokens": (
         "`stop_token_ids` replace all end-of-sequence ids but the main one; with `ignore_eos` nothing stops",

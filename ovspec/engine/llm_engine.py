@@ -53,6 +53,7 @@ class LLMEngine:
         prefix_cache_bytes: what ended requests leave in the target's cache before it grows, for prompts that
             begin alike; 0: prompts share nothing.
         grammars: makes the constraints of requests with a grammar; `None`: there are none.
+        splits_prompts: whether several passes may read a prompt; else a longer one than a pass is refused.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class LLMEngine:
         cache_bytes: int | None = None,
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
         grammars: Grammars | None = None,
+        splits_prompts: bool = True,
     ) -> None:
         self.target = target
         self.drafter = drafter
@@ -75,7 +77,8 @@ class LLMEngine:
         target.limit_cache(cache_bytes, prefix_cache_bytes)
         if drafter:
             drafter.limit_cache(prefix_cache_bytes // DRAFT_PREFIX_SHARE)
-        piece = target.attention.prompt_piece
+        piece = target.attention.prompt_piece if splits_prompts else max_num_batched_tokens
+        self._longest_prompt = max_model_len if splits_prompts else max_num_batched_tokens
         self._scheduler = Scheduler(target.blocks, max_num_batched_tokens, max_num_seqs, piece)
         self._speculation = Speculation(target, drafter)
         self._planner = Planner(drafter, self._speculation)
@@ -87,9 +90,10 @@ class LLMEngine:
 
     def warm_up(self) -> None:
         """Compute the largest passes that requests can ask for, so that memory has its size before them."""
-        warm_up(self.target, self._scheduler.max_num_batched_tokens)
+        rows = int(min(self._scheduler.max_num_batched_tokens, self.target.blocks.max_tokens))
+        warm_up(self.target, rows)
         if self.drafter:
-            self.drafter.warm_up(self._scheduler.max_num_batched_tokens)
+            self.drafter.warm_up(rows)
 
     @refuses_as_genai
     def check(self, request: Request) -> int:
@@ -131,6 +135,12 @@ class LLMEngine:
         if length >= self.max_model_len:
             raise InvalidValueError(
                 f"the prompt has {length} tokens, the model {self.max_model_len} positions; shorten it"
+            )
+        if length > self._longest_prompt:
+            raise InvalidValueError(
+                f"the prompt has {length} tokens, a pass {self._longest_prompt}, and with "
+                "dynamic_split_fuse=False one pass reads it whole: raise max_num_batched_tokens, or leave "
+                "dynamic_split_fuse at True"
             )
         # What is no more than the cache is never given up: others are preempted for it.
         limit = request.settings.token_limit(length, int(min(self.max_model_len, room)))

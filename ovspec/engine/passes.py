@@ -11,7 +11,7 @@ from ovspec.engine.requests.request_state import RequestState, warn_of_pass
 from ovspec.engine.requests.request_step import RequestStep, Step
 from ovspec.engine.scheduler import Scheduler
 from ovspec.engine.verify.speculation import Chunk, Speculation
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 
 
 @dataclass(frozen=True, slots=True)

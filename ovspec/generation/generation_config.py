@@ -28,7 +28,6 @@ UNSUPPORTED: dict[str, object] = {
     "relevance_weight": 0.5,
     "pruning_ratio": 0,
     "return_omni_outputs": False,
-    "parsers": [],
 }
 
 _ASSISTANT_OFF: dict[str, Any] = {"num_assistant_tokens": None, "assistant_confidence_threshold": 0.0}
@@ -65,9 +64,11 @@ class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,un
         branching_factor: as in openvino_genai: children that a node of a tree may have, and nodes of a level
             that get children.
         adapters: an `AdapterConfig`; `None`: the pipeline's.
+        parsers: as in openvino_genai: what makes `parsed` of a text, one after the other.
     """
 
     adapters: Any = None  # openvino_genai's property takes its own AdapterConfig only
+    parsers: Any = ()  # and its list of parsers does not keep those written in Python
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         own = {name: kwargs.pop(name, default) for name, default in _OWN_FIELDS.items()}
@@ -82,6 +83,7 @@ _OWN_FIELDS: dict[str, Any] = {
     "acceptance_rule": "coupled",
     "num_assistant_tokens_schedule": None,
     "adapters": None,
+    "parsers": (),
 }
 
 
@@ -111,6 +113,7 @@ class GenerationSettings:
         scores: whether `scores` are the sums of log probabilities; else 0.
         echo: whether an answer begins with its prompt.
         adapters: LoRA adapters; `None`: none.
+        parsers: of whole texts.
     """
 
     sampling: SamplingParams
@@ -134,6 +137,7 @@ class GenerationSettings:
     scores: bool = False
     echo: bool = False
     adapters: AdapterBlend | None = None
+    parsers: tuple[openvino_genai.Parser, ...] = ()
 
     @property
     def num_requests(self) -> int:
@@ -241,6 +245,16 @@ def without_assistant(config: openvino_genai.GenerationConfig) -> openvino_genai
     return updated(config, dict(_DRAFTER_OFF))
 
 
+def with_eos(
+    config: openvino_genai.GenerationConfig, eos_token_ids: Sequence[int]
+) -> openvino_genai.GenerationConfig:
+    """The configuration, with the model's end-of-sequence ids, as of `resolve`, if it names none itself."""
+    if config.eos_token_id == -1 and eos_token_ids:
+        ids = {*config.stop_token_ids, *_eos(config, eos_token_ids)}
+        config.eos_token_id, config.stop_token_ids = eos_token_ids[0], ids
+    return config
+
+
 def resolve(
     config: openvino_genai.GenerationConfig,
     eos_token_ids: Sequence[int],
@@ -297,7 +311,17 @@ def resolve(
         scores=config.logprobs > 0,
         echo=config.echo,
         adapters=requested(adapters, config.adapters),
+        parsers=_parsers(config),
     )
+
+
+def _parsers(config: openvino_genai.GenerationConfig) -> tuple[openvino_genai.Parser, ...]:
+    for parser in (given := tuple(config.parsers or ())):
+        if not isinstance(parser, openvino_genai.Parser):
+            raise InvalidTypeError(
+                f"parsers: expected objects of openvino_genai.Parser, got {type(parser).__name__}"
+            )
+    return given
 
 
 def _grammar(config: openvino_genai.GenerationConfig, grammar: Grammar | None) -> Grammar | None:

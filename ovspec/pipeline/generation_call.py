@@ -18,8 +18,16 @@ from ovspec.errors import InvalidValueError
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.metrics import PerfMetrics
+from ovspec.generation.results import DecodedResults, EncodedResults
 from ovspec.generation.streamer import OutputStream, Streamer
 from ovspec.generation.token_text import GraphText
+
+# Why an answer ended with which its streamer did not go on.
+_ENDED_BY = {
+    StreamingStatus.STOP: GenerationFinishReason.STOP,
+    StreamingStatus.CANCEL: GenerationFinishReason.NONE,
+    StreamingStatus.TOOL_CALL_STOP: GenerationFinishReason.TOOL_CALL,
+}
 
 PromptProgress: TypeAlias = "Callable[[int, int], object]"
 """Called with tokens of a call's prompts: those that have been read, and all of them."""
@@ -34,7 +42,8 @@ class Answer:
         tokens: its output, a stop token included.
         logprobs: of each of them, where scores are wanted.
         beam_score: of a beam search.
-        finish_reason: NONE while it goes on.
+        finish_reason: NONE while it goes on, and where the streamer cancelled it.
+        ended: whether it was ended here, perhaps before the engine knows.
         detokenizer: where text is streamed or watched for stop strings.
     """
 
@@ -43,6 +52,7 @@ class Answer:
     logprobs: list[float] = field(default_factory=list)
     beam_score: float | None = None
     finish_reason: GenerationFinishReason = GenerationFinishReason.NONE
+    ended: bool = False
     detokenizer: IncrementalDetokenizer | None = None
 
     @property
@@ -94,10 +104,10 @@ class GenerationCall:
         )
         self.cancelled = False
 
-    @property
-    def parsed(self) -> list[dict[str, object]]:
-        """What the parsers of the streamer made of the text; nothing without parsers."""
-        return self._stream.parsed
+    def count_grammar(self, started: float, init_times: Mapping[str, float]) -> None:
+        """The grammar is ready, on which work began at `started`; `init_times` are of `Grammars`."""
+        self.metrics.raw_metrics.grammar_compile_times.append(microseconds() - started)
+        self.metrics.grammar_compiler_init_times = dict(init_times)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -171,14 +181,14 @@ class GenerationCall:
 
     def _take(self, answer: Answer, output: RequestOutput) -> bool:
         """Add what came to an answer; whether it goes on, or its request has ended."""
-        if answer.finish_reason != GenerationFinishReason.NONE:
-            return True  # it was ended here before the engine knew
+        if answer.ended:
+            return True
         answer.logprobs += [one.logprob for one in output.logprobs]
         answer.finish_reason = output.finish_reason
         for tokens in of_passes(output) if self._streams else [output.token_ids]:
             answer.tokens += tokens
-            if not self._deliver(answer, tokens):
-                answer.finish_reason = GenerationFinishReason.STOP
+            if (reason := self._deliver(answer, tokens)) is not None:
+                answer.finish_reason, answer.ended = reason, True
                 return False
         return True
 
@@ -187,8 +197,8 @@ class GenerationCall:
         if self._prompt_progress is not None:
             self._prompt_progress(sum(read.values()), self._prompt_tokens)
 
-    def _deliver(self, answer: Answer, tokens: list[int]) -> bool:
-        """Give new tokens to the streamer; whether the answer goes on."""
+    def _deliver(self, answer: Answer, tokens: list[int]) -> GenerationFinishReason | None:
+        """Give new tokens to the streamer; why the answer ends here, `None` if it goes on."""
         text, detokenizer = "", answer.detokenizer
         if detokenizer is not None:
             text = detokenizer.update(tokens)
@@ -198,16 +208,31 @@ class GenerationCall:
                 del answer.tokens[detokenizer.num_tokens :]
         status = self._stream.write(tokens, text)
         self.cancelled = status == StreamingStatus.CANCEL
-        return bool(status == StreamingStatus.RUNNING) and not (detokenizer and detokenizer.stopped)
+        if detokenizer is not None and detokenizer.stopped:
+            return _ENDED_BY.get(status, GenerationFinishReason.STOP)
+        return _ENDED_BY.get(status)
 
-    def tokens(self, settings: GenerationSettings) -> list[list[int]]:
-        """The outputs as tokens."""
-        return [answer.output(settings.echo) for answer in self.answers]
+    def encoded(self, settings: GenerationSettings) -> EncodedResults:
+        """The outputs as tokens; ends the call."""
+        return EncodedResults(
+            [answer.output(settings.echo) for answer in self.answers], *self._ended(settings)
+        )
 
-    def texts(self, settings: GenerationSettings) -> list[str]:
-        """The outputs as text."""
+    def decoded(self, settings: GenerationSettings) -> DecodedResults:
+        """The outputs as text; ends the call."""
         with self.timed("detokenization_durations"):
-            return [self._text(answer, settings) for answer in self.answers]
+            texts = [self._text(answer, settings) for answer in self.answers]
+        return DecodedResults(texts, *self._ended(settings), self._parsed(texts, settings))
+
+    def _parsed(self, texts: SequenceOf[str], settings: GenerationSettings) -> list[dict[str, object]]:
+        """What the parsers made of each text, those of the streamer first; nothing without parsers."""
+        messages = self._stream.parsed
+        if settings.parsers and not messages:
+            messages = [{"content": text} for text in texts]
+        for message in messages:
+            for parser in settings.parsers:
+                parser.parse(message)
+        return messages
 
     def _text(self, answer: Answer, settings: GenerationSettings) -> str:
         detokenizer = answer.detokenizer
@@ -215,7 +240,7 @@ class GenerationCall:
             return str(self._tokenizer.decode(answer.output(settings.echo)))
         return (self._tokenizer.decode(list(answer.prompt)) if settings.echo else "") + detokenizer.text
 
-    def finish(
+    def _ended(
         self, settings: GenerationSettings
     ) -> tuple[list[float], list[GenerationFinishReason], PerfMetrics]:
         """Complete the metrics; return scores, finish reasons and metrics for the results."""

@@ -13,7 +13,13 @@ from ovspec.adapters.adapter_config import PipelineAdapters
 from ovspec.drafters import Auto, DrafterChoice, PromptLookup
 from ovspec.errors import InvalidTypeError, InvalidValueError, refuses_as_genai
 from ovspec.generation.chat_prompts import ChatPrompts
-from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
+from ovspec.generation.generation_config import (
+    GenerationSettings,
+    resolve,
+    updated,
+    with_eos,
+    without_assistant,
+)
 from ovspec.generation.grammars.grammar import Grammar
 from ovspec.generation.grammars.grammars import Grammars
 from ovspec.generation.inputs import eos_token_ids, read_generation_config, read_tokenizer
@@ -85,8 +91,8 @@ class Outline:
         return self._chat_prompts
 
     def get_generation_config(self) -> GenerationConfig:
-        """A copy of the configuration that calls start from."""
-        return updated(self._config, {})
+        """A copy of the configuration that calls start from, with the end-of-sequence ids that they have."""
+        return with_eos(updated(self._config, {}), self._eos)
 
     @refuses_as_genai
     def set_generation_config(self, config: GenerationConfig) -> None:

@@ -71,6 +71,8 @@ class Call:
             grammar = grammar_of(body)
             max_tokens = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
             objects = CompletionObjects(called, logprobs)
+        if isinstance(objects, (ChatObjects, CompletionObjects)):
+            objects.fields["system_fingerprint"] = model.fingerprint
         both = isinstance(body, ChatBody) and body.max_tokens is None
         for prompt in prompts:
             limit_field = "max_completion_tokens" if both else "max_tokens"

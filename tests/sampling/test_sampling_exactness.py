@@ -36,7 +36,7 @@ from ovspec.engine.requests.request import Request
 from ovspec.engine.verify import commit, speculation
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
 from ovspec.generation.grammars.grammar import Grammar
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
 from ovspec.modes.commit_verify import CommitVerify
 from ovspec.modes.verify_mode import VerifyMode

@@ -12,7 +12,7 @@ from openvino_genai import GenerationFinishReason
 from ovspec.cache.cache import CachedSequence
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.generation_config import GenerationSettings
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 from ovspec.modes.verify_mode import VerifyMode
 from ovspec.schedule.schedule import Schedule
 

@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError
 from ovspec.engine.engine_thread import OnOutput
 from ovspec.engine.requests.request import Request, RequestMetrics, RequestOutput
 from ovspec.errors import EngineClosedError, InvalidValueError
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 
 # A request that ends its replica so often is the reason for it.
 _MOST_TRIES = 4

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ovspec.cache.cache import CachedSequence
 from ovspec.modes.row_limits import MAX_VERIFY_ROWS
+from ovspec.sampling.sampling import SamplingParams
 from ovspec_ops.verify_attention import pack_chain, pack_tables
 from ovspec_transforms import (
     BLOCK_ROWS,
@@ -56,9 +57,10 @@ class Rows:
         layers: those that compute the rows, where the model can leave some out; `None`: all.
         block: the last so many rows see each other and all before them, and those before them see nothing:
             they only leave their keys and values. `None`: every row sees itself and what is before it.
-        drafts: so many tokens are drafted behind the rows in the same pass, each the most probable one, by a
-            model that can.
+        drafts: so many tokens are drafted behind the rows in the same pass, by a model that can.
         vocab_size: only ids below it are drafted.
+        sampling: how they are drawn; `None`: each is the most probable one.
+        key: of the random numbers that they are drawn with, `Coupling.key`.
         seen: tokens that the one row sees, as a part of a picture that is seen as a whole; 0: those up to it.
     """
 
@@ -79,6 +81,8 @@ class Rows:
     block: int | None = None
     drafts: int = 0
     vocab_size: int = 0
+    sampling: SamplingParams | None = None
+    key: int = 0
     seen: int = 0
 
     @property
@@ -314,35 +318,6 @@ def _pieces(past: int, rows: int, block_size: int) -> list[tuple[int, int]]:
         return [(0, rows)]
     cuts = [0, *range(block_size - past % block_size, rows, block_size), rows]
     return list(itertools.pairwise(cuts))
-
-
-def attended_tokens(
-    counts: NDArray[np.int32] | None, batch: Sequence[Rows], block_size: int, summary_share: float = 0.0
-) -> list[tuple[float, float]]:
-    """Of every item of the batch, context tokens that attention read, and those of a dense pass.
-
-    Where it selected, it read the summaries of all blocks too: they count as the tokens that they weigh as
-    much as.
-
-    Args:
-        counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all; `None` where no
-            sequence of the pass selected. The last, possibly partial block is always among those kept.
-        batch: the rows of the pass, before their sequences advanced.
-        summary_share: bytes of a block's summaries as a share of its keys and values.
-    """
-    found = []
-    for index, rows in enumerate(batch):
-        attended = context = float(rows.context)
-        kept: NDArray[np.int32] | None = None if counts is None else counts[:, :, index]
-        if kept is not None and int(kept.max()) >= 0:
-            blocks = -(-rows.context // block_size)
-            dropped = float(np.where(kept < 0, 0, blocks - kept).mean()) * block_size
-            if dropped > 0:
-                # Less than all in any case: reading all of the context means that nothing was left out.
-                read = context - dropped + summary_share * blocks * block_size
-                attended = min(read, context * (1 - 1e-6))
-        found.append((attended, context))
-    return found
 
 
 def _parents(batch: Sequence[Rows]) -> NDArray[np.int32]:

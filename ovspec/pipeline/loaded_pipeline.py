@@ -16,12 +16,12 @@ import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
 from ovspec.cache.visual_prompt import VisualPrompt
+from ovspec.devices.clock import microseconds
 from ovspec.drafters import DrafterChoice, Parts, ProposesTokens, build_drafter, parse_drafter
 from ovspec.engine.engine_thread import EngineThread
-from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request
 from ovspec.engine.routing import check_commit, limit_anew
-from ovspec.errors import refuses_as_genai
+from ovspec.errors import InvalidValueError, refuses_as_genai
 from ovspec.generation.chat import Chat
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.inputs import (
@@ -107,8 +107,8 @@ class LoadedPipeline(Outline):
         assistant = draft_choices(draft_model, self._info, calibrated, device, attention, properties, linear)
         rule = sparse_part(calibrated_mode(SparseVerify(), self._ovspec_config))
         choices = (attention, experts, ffn, linear, assistant.boundaries if assistant else (), reading, rule)
-        adapts = given.adapters is not None
-        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices, adapts)
+        adapters = given.adapters
+        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices, adapters)
         if given.tokenizer is None:
             check_tokenizer(self._info.folder)
         # OpenVINO compiles without Python, which the tokenizer takes for a tenth of a second.
@@ -116,30 +116,16 @@ class LoadedPipeline(Outline):
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
         self._room = partial(target.cache_room, self._plan, max_num_batched_tokens=chunk, assistant=assistant)
         self._target = target.load(compiling=beside.begin)
-        content, adapters = special_tokens_in_content, given.adapters
-        super().__init__(self._info, calibrated, choice, beside.result(), max_context, content, adapters)
+        content, tokenizer = special_tokens_in_content, beside.result()
+        super().__init__(self._info, calibrated, choice, tokenizer, max_context, content, adapters)
         check_commit(self._target, mode)
         self._assistant = assistant.load(self._info.vocab_size, chunk) if assistant else None
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
-        engine = LLMEngine(
-            self._target,
-            build_drafter(choice, parts),
-            mode,
-            chunk,
-            given.max_num_seqs,
-            self.max_model_len,
-            self._ovspec_config,
-            given.cache_bytes,
-            given.prefix_cache_bytes(self._plan),
-            self.grammars,
-        )
+        proposing, limits = build_drafter(choice, parts), (chunk, self.max_model_len, self._plan)
+        engine = given.engine(self._target, proposing, mode, *limits, self._ovspec_config, self.grammars)
         self._engine = EngineThread(engine)
         self._request_ids, self._chat, self._calls = itertools.count(), Chat(), CallGate()
         self._load_time = 1e3 * (time.perf_counter() - started)
-
-    def _read_info(self, folder: Path) -> ModelInfo:
-        """Facts about the folder, with the bytes of all weights that the pipeline computes with."""
-        return ModelInfo.read(folder)
 
     def start_chat(self, system_message: str = "") -> None:
         """Keep the history from here to `finish_chat`."""
@@ -228,12 +214,22 @@ class LoadedPipeline(Outline):
         """The target as the pipeline runs it, for measurements."""
         return self._target
 
+    def _read_info(self, folder: Path) -> ModelInfo:
+        """Facts about the folder, with the bytes of all weights that the pipeline computes with."""
+        return ModelInfo.read(folder)
+
     def _begin(
-        self, settings: GenerationSettings, streamer: Streamer | None, prompt_progress: PromptProgress | None
-    ) -> GenerationCall:
-        """A call that answers by such settings."""
+        self,
+        config: GenerationConfig | None,
+        streamer: Streamer | None,
+        prompt_progress: PromptProgress | None,
+        fields: Mapping[str, Any],
+    ) -> tuple[GenerationSettings, GenerationCall]:
+        """How a call answers, and the call."""
+        started = microseconds()
+        settings = self.settings(config, **fields)
         threshold = settings.acceptance_threshold
-        return GenerationCall(
+        call = GenerationCall(
             self._engine,
             self._tokenizer,
             self._load_time,
@@ -244,6 +240,9 @@ class LoadedPipeline(Outline):
             self.runner.identity_breakers + settings.identity_breakers,
             prompt_progress,
         )
+        if settings.grammar is not None:
+            call.count_grammar(started, self.grammars.init_times)
+        return settings, call
 
     def _generate(
         self,
@@ -256,9 +255,13 @@ class LoadedPipeline(Outline):
         whole = self.max_model_len == self._info.max_position_embeddings
         why = self._info.why_no_more_positions if whole else ""
         check_prompts(prompts, self.max_model_len, self._info.vocab_size, why)
-        repeated = [prompt for prompt in prompts for _ in range(settings.num_return_sequences)]
+        repeated = [prompt for prompt in prompts for _ in range(settings.num_requests)]
         requests = [
             Request(f"generate-{next(self._request_ids)}", prompt, settings, index=index, visual=visual)
             for prompt, index in zip(repeated, occurrences(repeated), strict=True)
         ]
         return call.run(requests, settings)
+
+    def _check_one_answer(self, settings: GenerationSettings) -> None:
+        if (given := settings.num_return_sequences) > 1 and self._chat.history is not None:
+            raise InvalidValueError(f"num_return_sequences={given}: a chat takes one answer")

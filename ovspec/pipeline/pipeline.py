@@ -11,7 +11,11 @@ from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
 from ovspec.errors import InvalidValueError, PipelineBusyError, refuses_as_genai
 from ovspec.generation.generation_config import GenerationSettings
-from ovspec.generation.inputs import encode, texts_of, token_rows
+from ovspec.generation.inputs import (
+    encode,
+    texts_of,
+    token_rows,
+)
 from ovspec.generation.results import DecodedResults, EncodedResults
 from ovspec.generation.streamer import Streamer
 from ovspec.pipeline.generation_call import GenerationCall, PromptProgress
@@ -132,8 +136,7 @@ class LLMPipeline(LoadedPipeline):
         prompt_progress: _Progress,
         kwargs: dict[str, Any],
     ) -> str | DecodedResults | EncodedResults:
-        settings = self.settings(generation_config, **kwargs)
-        call = self._begin(settings, streamer, prompt_progress)
+        settings, call = self._begin(generation_config, streamer, prompt_progress, kwargs)
         if isinstance(inputs, ChatHistory):
             return self._generate_turn(inputs, settings, call)
         if isinstance(inputs, str) and self._chat.history is not None:
@@ -142,8 +145,13 @@ class LLMPipeline(LoadedPipeline):
                 turn.cancelled = call.cancelled
             return turn.answer
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
-            self._generate(token_rows(inputs), settings, call)
-            return EncodedResults(call.tokens(settings), *call.finish(settings))
+            if settings.parsers:
+                raise InvalidValueError("parsers: they take text, and these inputs are answered by tokens")
+            self._check_one_answer(settings)
+            with self._chat.token_turn(token_rows(inputs)) as tokens:
+                answers = self._generate(tokens.prompts, settings, call)
+                tokens.answer = None if call.cancelled else answers[0].tokens
+            return call.encoded(settings)
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
         if template := settings.apply_chat_template and bool(self._tokenizer.chat_template):
             with call.timed("chat_template_durations"):
@@ -152,7 +160,7 @@ class LLMPipeline(LoadedPipeline):
             encoded = self._chat_prompts.tokenized if template else partial(encode, self._tokenizer)
             prompts = [encoded(text) for text in texts]
         answers = self._generate(prompts, settings, call)
-        results = DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)
+        results = call.decoded(settings)
         # As in openvino_genai, a prompt that is answered several times gives results, not text.
         return results.texts[0] if isinstance(inputs, str) and len(answers) == 1 else results
 
@@ -169,12 +177,10 @@ class LLMPipeline(LoadedPipeline):
         self, history: ChatHistory, settings: GenerationSettings, call: GenerationCall
     ) -> DecodedResults:
         """Answer a history."""
-        given = settings.num_return_sequences
-        if given > 1 and self._chat.history is not None:
-            raise InvalidValueError(f"num_return_sequences={given}: a chat takes one answer")
+        self._check_one_answer(settings)
         with call.timed("chat_template_durations"):
             text = self._chat_prompts.templated(history)
         with call.timed("tokenization_durations"):
             prompt = self._chat_prompts.tokenized(text)
         self._generate([prompt], settings, call)
-        return DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)
+        return call.decoded(settings)

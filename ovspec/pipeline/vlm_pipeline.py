@@ -130,8 +130,7 @@ class VLMPipeline(LoadedPipeline):
                 raise InvalidValueError(f"{name}: only pictures are read; give images")
         if given["images"] is not None and image is not None:
             raise InvalidTypeError("image and images are given both: leave one of them out")
-        settings = self.settings(given["config"], **kwargs)
-        call = self._begin(settings, given["streamer"], prompt_progress)
+        settings, call = self._begin(given["config"], given["streamer"], prompt_progress, kwargs)
         pictures = pictures_of(given["images"] if image is None else image)
         if isinstance(prompt, ChatHistory):
             made = self._of_history(prompt, pictures, call)
@@ -147,7 +146,7 @@ class VLMPipeline(LoadedPipeline):
         self, made: PicturePrompt, settings: GenerationSettings, call: GenerationCall
     ) -> DecodedResults:
         self._generate([made.tokens], settings, call, made.visual)
-        return DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)
+        return call.decoded(settings)
 
     def _of_text(
         self, text: str, pictures: list[Pixels], settings: GenerationSettings, call: GenerationCall
@@ -182,10 +181,7 @@ class VLMPipeline(LoadedPipeline):
         self, text: str, pictures: list[Pixels], settings: GenerationSettings, call: GenerationCall
     ) -> DecodedResults:
         """A turn of the chat; one that is not answered leaves no pictures."""
-        if settings.num_return_sequences > 1:
-            raise InvalidValueError(
-                f"num_return_sequences={settings.num_return_sequences}: a chat takes one answer"
-            )
+        self._check_one_answer(settings)
         before = self._pictures if len(self._chat.history or ()) > 1 else []
         every = [*before, *self._encode(pictures, call)]
         content = self._prompts.marked(text, len(before), len(pictures))

@@ -31,13 +31,14 @@ from ovspec.operations.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.operations.linear_backend import LinearBackend
 from ovspec.operations.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.passes.adapter_rows import AdapterRows
+from ovspec.passes.attended_tokens import attended_tokens
 from ovspec.passes.computed_layers import ComputedLayers
 from ovspec.passes.draft_plan import DraftPlan
 from ovspec.passes.long_rope import LongRope
 from ovspec.passes.pass_result import PassResult
 from ovspec.passes.pass_stats import PassStats
 from ovspec.passes.prompt_pieces import pieces, prompt_ends, read_prompts, verified
-from ovspec.passes.tables import FEATURES, Rows, attended_tokens, build_tables
+from ovspec.passes.tables import FEATURES, Rows, build_tables
 from ovspec.passes.visual_inputs import VisualInputs
 from ovspec.passes.visual_pieces import visual_pieces
 from ovspec.passes.watch_rows import watch_rows
@@ -157,7 +158,7 @@ class ModelRunner:
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
         self._by_rows = (self._adapter_rows, self.computed_layers, self.recurrent, self.visual)
         self._parts = (*limits, *self._by_rows, self._draft_plan)
-        self._inputs = PassInputs(self.request, self._input_names())
+        self._inputs = PassInputs(self.request, self._input_names(), self.backends.native)
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
         self.why_no_trees = self.why_no_tree_mask or why_rows_stay(self.cache, self.block_size)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from PIL import Image, ImageDraw
-from tiny_checkpoints import _DEMO, with_noise
+from tiny_checkpoints import _DEMO, _LINEAR, with_noise
 
 _TEXT = {
     "hidden_size": 64,
@@ -33,6 +34,15 @@ _QWEN_TEMPLATE = (
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+_QWEN3_PREPROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessorFast",
+    "size": {"shortest_edge": 65536, "longest_edge": 16777216},
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
 _CLIP_MEAN, _CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 
 
@@ -47,6 +57,7 @@ class TinyVisual:
         preprocessor: what is written as preprocessor_config.json.
         make: arguments of the configuration, of token ids by their names.
         capped: configurations of optimum-intel that refuse the transformers at hand.
+        hybrid: type of the text model where some layers keep a state; its export needs help.
     """
 
     config: str
@@ -56,6 +67,7 @@ class TinyVisual:
     preprocessor: dict[str, Any]
     make: Callable[[dict[str, int]], dict[str, Any]]
     capped: tuple[str, ...] = ()
+    hybrid: str = ""
     vocab_size: int = field(default=4112)
 
 
@@ -140,6 +152,15 @@ def _qwen3(ids: dict[str, int]) -> dict[str, Any]:
     }
 
 
+def _qwen3_5(ids: dict[str, int]) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_interleaved": True}
+    rope |= {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.25}
+    given = _qwen3(ids)
+    vision = {name: size for name, size in given["vision_config"].items() if "deepstack" not in name}
+    text = {**given["text_config"], "rope_parameters": rope, **_LINEAR}
+    return {**given, "vision_config": vision, "text_config": text}
+
+
 TINY_VISUAL = {
     "Qwen2.5-VL": TinyVisual(
         "Qwen2_5_VLConfig",
@@ -164,17 +185,19 @@ TINY_VISUAL = {
         "Qwen3VLForConditionalGeneration",
         tuple(f"<|{name}|>" for name in _QWEN_NAMES),
         _QWEN_TEMPLATE,
-        {
-            "image_processor_type": "Qwen2VLImageProcessorFast",
-            "size": {"shortest_edge": 65536, "longest_edge": 16777216},
-            "patch_size": 16,
-            "temporal_patch_size": 2,
-            "merge_size": 2,
-            "image_mean": [0.5, 0.5, 0.5],
-            "image_std": [0.5, 0.5, 0.5],
-        },
+        _QWEN3_PREPROCESSOR,
         _qwen3,
         ("Qwen2VLOpenVINOConfig", "Qwen3VLOpenVINOConfig"),
+    ),
+    "Qwen3.5": TinyVisual(
+        "Qwen3_5Config",
+        "Qwen3_5ForConditionalGeneration",
+        tuple(f"<|{name}|>" for name in _QWEN_NAMES),
+        _QWEN_TEMPLATE,
+        _QWEN3_PREPROCESSOR,
+        _qwen3_5,
+        ("Qwen3_5OpenVINOConfig", "Qwen3_5TextOpenVINOConfig"),
+        "qwen3_5_text",
     ),
     "Gemma 3": TinyVisual(
         "Gemma3Config",
@@ -217,18 +240,23 @@ def export_visual(name: str, folder: Path) -> None:
     """Write `checkpoint` and `ir` below a folder, the latter as optimum-intel exports it in f32."""
     from optimum.exporters.openvino import main_export, model_configs
 
+    from ovspec_models.export import hybrid_export
+
     checkpoint, tiny = write_visual_checkpoint(name, folder / "checkpoint"), TINY_VISUAL[name]
     for config in tiny.capped:
         patch.object(getattr(model_configs, config), "MAX_TRANSFORMERS_VERSION", "5.5.4").start()
+    # That context is for text models, as which it takes checkpoints with pictures.
+    patch.object(hybrid_export, "_text_parts_exported", nullcontext).start()
     try:
-        main_export(
-            str(checkpoint),
-            output=folder / "ir",
-            task="image-text-to-text",
-            library_name="transformers",
-            stateful=True,
-            convert_tokenizer=True,
-        )
+        with hybrid_export.hybrid_exported(tiny.hybrid, "5.5.4"):
+            main_export(
+                str(checkpoint),
+                output=folder / "ir",
+                task="image-text-to-text",
+                library_name="transformers",
+                stateful=True,
+                convert_tokenizer=True,
+            )
     finally:
         patch.stopall()
     # optimum-intel writes it where transformers finds torchvision.

@@ -48,8 +48,9 @@ class VisualPrompt:
         length = self.positions.shape[1]
         behind = int(self.positions.max()) + 1 - length
         known = self.positions[:, np.minimum(places, length - 1)]
-        found: NDArray[np.int64] = np.where(places < length, known, places + behind)
-        return found
+        found = np.where(places < length, known, places + behind)
+        # Some graphs read the place in the text before the axes of pictures.
+        return np.concatenate([np.tile(places, (axes - len(found), 1)), found])
 
     def keyed(self, tokens: Sequence[int]) -> list[int]:
         """The tokens with the keys of pictures in their place, so that only equal pictures are alike."""

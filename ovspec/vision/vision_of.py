@@ -16,6 +16,7 @@ _AGAIN = "export the model again: `optimum-cli export openvino --task image-text
 _KINDS: dict[str, type[VisionModel]] = {
     "qwen2_5_vl": Qwen2_5Vision,
     "qwen3_vl": Qwen3Vision,
+    "qwen3_5": Qwen3Vision,
     "gemma3": GemmaVision,
 }
 

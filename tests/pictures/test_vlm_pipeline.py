@@ -98,7 +98,8 @@ def test_chunks_of_prompts_and_what_is_cached_change_nothing(make: Callable[...,
     for _ in range(2):
         assert [answer(pipeline, QUESTION, [picture]) for picture in PICTURES[:4]] == expected
         hits.append(pipeline.runner.blocks.hits)
-    assert hits[1] > hits[0]  # the same pictures are found again
+    if not pipeline.runner.recurrent:  # no state is kept to go on behind
+        assert hits[1] > hits[0]  # the same pictures are found again
 
 
 def test_a_chat_keeps_its_pictures(make: Callable[..., ovspec.VLMPipeline]) -> None:

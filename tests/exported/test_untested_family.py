@@ -69,7 +69,9 @@ def test_attention_that_cannot_be_paged(
 def test_models_over_latents_are_refused_before_the_export(tmp_path: Path, kind: str) -> None:
     """Also where this version of transformers does not know the type."""
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 96, "hidden_size": 64}
-    checkpoint = write_checkpoint(Tiny("LlamaConfig", {**sizes, "vocab_size": VOCAB}), tmp_path / "checkpoint")
+    checkpoint = write_checkpoint(
+        Tiny("LlamaConfig", {**sizes, "vocab_size": VOCAB}), tmp_path / "checkpoint"
+    )
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps({**config, "model_type": kind}))
     with pytest.raises(ValueError, match=rf"^[^\n]*'{kind}' can't be served[^\n]*latents[^\n]*$"):

@@ -92,10 +92,10 @@ class Checkpoint:
 def _refuse_latents(argument: str, location: str, model_type: object) -> None:
     if model_type in LATENT:
         raise ValueError(
-            f"{argument} '{location}': models of type {model_type!r} can't be served: optimum-intel exports the "
-            "code of their authors alone (--trust-remote-code, transformers up to 4.53.3), and transformers' own "
-            "keeps latents in place of keys and values from 5.15 on, which OpenVINO can't page; run them with "
-            "transformers"
+            f"{argument} '{location}': models of type {model_type!r} can't be served: optimum-intel exports "
+            "the code of their authors alone (--trust-remote-code, transformers up to 4.53.3), and "
+            "transformers' own keeps latents in place of keys and values from 5.15 on, which OpenVINO can't "
+            "page; run them with transformers"
         )
 
 

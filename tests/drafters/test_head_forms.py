@@ -50,6 +50,10 @@ FORMS: dict[str, tuple[tuple[int, ...], Callable[[], Drafter]]] = {
     **{f"eagle3, {name}": (BOUNDARIES, functools.partial(test_eagle31.head, name)) for name in VARIANTS},
     "eagle3 of speculators": (BOUNDARIES, speculators_eagle3),
     "dflash of speculators": (DFLASH_BOUNDARIES, speculators_dflash),
+    **{
+        f"dflash, {name}": (DFLASH_BOUNDARIES, functools.partial(test_dflash.head, name))
+        for name in test_dflash.VARIANTS
+    },
     "mtp, names of Qwen": ((LAYERS + 1,), functools.partial(test_mtp.head, "qwen")),
 }
 FIRST = ("eagle3, all",)

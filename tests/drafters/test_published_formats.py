@@ -195,7 +195,6 @@ FORMATS = (
         "`sample_from_anchor`",
         "dflash",
         dflash_of_speculators(sample_from_anchor=True),
-        "sample_from_anchor of config.json is True",
     ),
     Format(
         "DFlash with windows",
@@ -208,10 +207,9 @@ FORMATS = (
     Format(
         "DFlash with a vocabulary of its own",
         "",
-        "`draft_vocab_size`",
+        "`draft_vocab_size`, weights `lm_head`, `d2t`",
         "dflash",
-        dflash_of_speculators(draft_vocab_size=VOCAB // 2),
-        f"only DFlash heads that draft all {VOCAB} tokens are known",
+        lambda folder: dflash_models.Reference(*_SHARED, own=True).save(folder),
     ),
     Format(
         "DFlash2",

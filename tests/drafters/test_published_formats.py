@@ -104,14 +104,14 @@ class Format:
 
 FORMATS = (
     Format(
-        "EAGLE-3 of its authors, AngelSlim",
+        "EAGLE-3 of its authors, SpecForge",
         "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
         "`LlamaForCausalLMEagle3`",
         "eagle3",
         by_architecture("LlamaForCausalLMEagle3"),
     ),
     Format(
-        "EAGLE-3 of others",
+        "EAGLE-3 of AngelSlim",
         "AngelSlim/Qwen3-8B_eagle3",
         "`Eagle3LlamaForCausalLM`",
         "eagle3",

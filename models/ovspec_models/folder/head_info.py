@@ -104,6 +104,7 @@ class HeadInfo:
         block: of a head that drafts blocks, their tokens, the one before the draft counted, and the id that
             stands for a token to come; else `None`.
         samples_anchor: whether each token of a block gives the one behind it.
+        own_output: whether it drafts tokens of its own, and does not share the target's output layer.
     """
 
     folder: Path
@@ -116,6 +117,7 @@ class HeadInfo:
     norms: frozenset[str] = frozenset()
     block: tuple[int, int] | None = None
     samples_anchor: bool = False
+    own_output: bool = False
 
     @classmethod
     def read(cls, folder: str | Path) -> HeadInfo:
@@ -140,6 +142,7 @@ class HeadInfo:
             norms=norms_of(config),
             block=_block(path, config) if kind == "dflash" else None,
             samples_anchor=config.get("sample_from_anchor") is True,
+            own_output=config.get("draft_vocab_size") not in (None, config.get("vocab_size")),
         )
 
     def check_target(self, hidden_size: int, layers: int, vocab_size: int) -> None:

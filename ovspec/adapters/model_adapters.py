@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ovspec.adapters.adapter import Adapter
@@ -11,7 +11,7 @@ from ovspec.adapters.adapter_config import AdapterBlend
 from ovspec.adapters.adapter_file import AdapterLayer
 from ovspec.errors import InvalidValueError
 from ovspec_models.folder.shown import cut
-from ovspec_ops.linear.adapters import AdapterTable, LowRank
+from ovspec_ops.linear.adapters import AdapterTable, LayerProducts, LowRank
 from ovspec_transforms import AdaptedLayer
 
 _PEFT_WRAPPER = "base_model.model."
@@ -30,11 +30,8 @@ class LoadedBlend:
     table: AdapterTable
 
 
-_Products = dict[int, tuple[LowRank, float]]
-
-
 class ModelAdapters:
-    """Packs adapters for a model; any thread may ask.
+    """Finds the layers of a model that adapters add to; any thread may ask.
 
     Args:
         layers: that adapters can add to, in the order of the graph's numbers.
@@ -46,20 +43,20 @@ class ModelAdapters:
         self._numbers = dict[str, list[int]]()
         for number, layer in enumerate(layers):
             self._numbers.setdefault(_plain(layer.name), []).append(number)
-        self._packed = weakref.WeakKeyDictionary[Adapter, _Products]()
+        self._known = weakref.WeakKeyDictionary[Adapter, LayerProducts]()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The layers' names in the checkpoint."""
         return tuple(layer.name for layer in self._layers)
 
-    def check(self, blend: AdapterBlend | None) -> None:
-        """Refuse adapters that do not fit the model; those that fit are packed.
+    def check(self, adapters: Iterable[Adapter]) -> None:
+        """Refuse adapters that do not fit the model.
 
         Raises:
             InvalidValueError: an adapter with a layer that the model lacks, or of another size.
         """
-        for adapter, _ in blend.parts if blend else ():
+        for adapter in adapters:
             self._products(adapter)
 
     def load(self, blend: AdapterBlend | None) -> LoadedBlend | None:
@@ -71,27 +68,19 @@ class ModelAdapters:
         if blend is None:
             return None
         parts = [(self._products(adapter), alpha) for adapter, alpha in blend.parts]
-        of_layers = [
-            [
-                (products[number][0], alpha * products[number][1])
-                for products, alpha in parts
-                if number in products
-            ]
-            for number in range(len(self._layers))
-        ]
-        return LoadedBlend(blend.identity, AdapterTable(of_layers))
+        return LoadedBlend(blend.identity, AdapterTable(len(self._layers), parts))
 
-    def _products(self, adapter: Adapter) -> _Products:
-        """What an adapter adds, by the number of the layer."""
-        if (known := self._packed.get(adapter)) is not None:
+    def _products(self, adapter: Adapter) -> LayerProducts:
+        """What an adapter adds to the layers of this model."""
+        if (known := self._known.get(adapter)) is not None:
             return known
-        found: _Products = {}
+        found = dict[int, tuple[LowRank, float]]()
         for layer in adapter.layers:
             numbers = self._of(adapter, layer)
             if numbers[0] in found:
                 raise InvalidValueError(f"{adapter.name}: {cut(layer.name)} is there twice; save it again")
-            found |= dict.fromkeys(numbers, (LowRank.pack(layer.a, layer.b), layer.scale))
-        return self._packed.setdefault(adapter, found)
+            found |= dict.fromkeys(numbers, (layer.product, layer.scale))
+        return self._known.setdefault(adapter, LayerProducts(found))
 
     def _of(self, adapter: Adapter, layer: AdapterLayer) -> list[int]:
         """The numbers of the model's layer that an adapter's names."""
@@ -106,7 +95,7 @@ class ModelAdapters:
                 f"{adapter.name}: the model has no linear layer {cut(layer.name)!r} that adapters add to"
                 f"{self._why(plain)}"
             )
-        got = layer.a.shape[1], len(layer.b)
+        got = layer.inputs, layer.outputs
         for of_model in (self._layers[number] for number in numbers):
             if got != (of_model.inputs, of_model.outputs):
                 raise InvalidValueError(

@@ -14,7 +14,7 @@ from ovspec.drafters import AssistantDrafter
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request
 from ovspec.generation.generation_config import resolve, updated
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 from ovspec.memory.machine_memory import available_bytes
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.shapes import ModelShape, get_shape

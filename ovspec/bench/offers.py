@@ -12,6 +12,7 @@ from ovspec.bench.generate_child import encoded
 from ovspec.bench.prompt_file import BenchPrompt
 from ovspec.drafters.auto import AutoDrafter
 from ovspec.drafters.drafter import Drafter, Proposal
+from ovspec.drafters.drafter_group import DrafterGroup
 from ovspec.drafters.prompt_lookup import PromptLookupDrafter
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request
@@ -117,7 +118,7 @@ def _answer(found: dict[str, Any]) -> AnswerOffers:
     return AnswerOffers(str(found["category"]), int(found["prompt_tokens"]), offers)
 
 
-class OfferRecorder(AutoDrafter):
+class OfferRecorder(DrafterGroup):
     """Asks several drafters at every position, notes what they propose, and proposes nothing itself.
 
     Attributes:
@@ -127,8 +128,7 @@ class OfferRecorder(AutoDrafter):
     name = "offers"
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
-        self.drafters = list(drafters)
-        self.reads_states = any(drafter.reads_states for drafter in drafters)
+        super().__init__(drafters)
         self.proposals: dict[str, list[tuple[int, Proposal]]] = {}
 
     def propose(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ovspec_models.folder.jsonl import json_lines
+from ovspec_models.folder.jsonl import check_text, json_lines
 from ovspec_models.folder.shown import cut
 
 ALL = "all"
@@ -60,14 +60,13 @@ def read_prompt_file(path: Path, category: str | None = None, limit: int | None 
 def _body(place: str, value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and _is_chat(value.get("messages")):
         messages = [{name: entry[name] for name in _FIELDS} for entry in value["messages"]]
+        for message in messages:
+            check_text(place, message["content"])
         return {"messages": messages}
     text = value.get("prompt") if isinstance(value, dict) else value
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{place} holds no prompt: {cut(json.dumps(value))}; {_EXPECTED}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{place} is no valid text ({error.reason}); correct its escapes") from error
+    check_text(place, text)
     return {"prompt": text}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ovspec.bench.acceptance_trace import AcceptanceTrace
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 from ovspec.pipeline.pipeline import LLMPipeline
 
 Tick = Callable[[str], None]

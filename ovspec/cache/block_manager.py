@@ -19,8 +19,8 @@ class BlockManager:
     """Allocates physical blocks and counts who refers to them.
 
     A full block is known by the tokens in it and all before it. Sequences that begin with these tokens share
-    it, and none of them writes to it. Known blocks that nobody refers to stay until their room is needed,
-    those that were used longest ago go first.
+    it, and none of them writes to it. A fork shares all blocks until it writes. Known blocks that nobody
+    refers to stay until their room is needed, those that were used longest ago go first.
 
     Attributes:
         num_blocks: blocks that the cache has to have.
@@ -59,6 +59,16 @@ class BlockManager:
         """The most tokens that one sequence may have."""
         return math.inf if self.max_blocks is None else self.max_blocks * self.block_size
 
+    def room_of_beams(self, prompt: int, beams: int) -> float:
+        """The most tokens that each of so many beams behind a prompt surely has room for, with the prompt.
+
+        The request keeps the prompt's own blocks; beams share those that are full.
+        """
+        if self.max_blocks is None:
+            return math.inf
+        left = self.max_blocks - -(-prompt // self.block_size)
+        return (prompt // self.block_size + left // beams) * self.block_size
+
     @property
     def spare(self) -> int | None:
         """Blocks that can still be handed out; `None`: any number."""
@@ -72,18 +82,21 @@ class BlockManager:
 
     def required(self, lengths: Iterable[tuple[CachedSequence, int]]) -> int:
         """Blocks that the cache needs when these sequences have the given numbers of tokens."""
-        missing = sum(
-            self.missing(sequence, length) + self._foreign(sequence) for sequence, length in lengths
-        )
-        return self.num_blocks + self._growth(missing)
+        return self.num_blocks + self._growth(self.lacking(lengths))
 
-    def _foreign(self, sequence: CachedSequence) -> int:
-        """Blocks that the sequence will write and others refer to: `_own` takes others for them."""
-        first = sequence.length // self.block_size
-        if first >= len(sequence.digests):
-            return 0
-        written = sequence.table[first : len(sequence.digests)]
-        return sum(self._references[block] > 1 for block in written.tolist())
+    def lacking(self, lengths: Iterable[tuple[CachedSequence, int]]) -> int:
+        """Blocks to hand out before these sequences, each given once, have so many tokens.
+
+        Those that they write and that others refer to count too: `_own` takes others for them.
+        """
+        missing, writers = 0, dict[int, int]()
+        for sequence, length in lengths:
+            missing += self.missing(sequence, length)
+            for block in sequence.table[sequence.length // self.block_size :].tolist():
+                if self._references[block] > 1:
+                    writers[block] = writers.get(block, 0) + 1
+        # Whoever is the last to refer to a block keeps it.
+        return missing + sum(min(count, self._references[block] - 1) for block, count in writers.items())
 
     def _growth(self, missing: int) -> int:
         """Blocks to add before so many can be handed out."""
@@ -105,6 +118,12 @@ class BlockManager:
             blocks = self._take(missing)
             sequence.table = np.concatenate([sequence.table, np.array(blocks, np.int32)])
         return copies
+
+    def fork(self, sequence: CachedSequence) -> CachedSequence:
+        """A sequence that shares all blocks of another one; who writes to one first copies it."""
+        for block in sequence.table.tolist():
+            self._references[block] += 1
+        return sequence.fork()
 
     def release(self, sequence: CachedSequence) -> None:
         """Give the blocks of the sequence back."""
@@ -179,8 +198,7 @@ class BlockManager:
     def _own(self, sequence: CachedSequence) -> list[tuple[int, int]]:
         """Make sure that nobody else knows the blocks from the sequence's next token on."""
         first, copies = sequence.length // self.block_size, []
-        for number in range(first, len(sequence.digests)):
-            block = int(sequence.table[number])
+        for number, block in enumerate(sequence.table[first:].tolist(), first):
             if self._references[block] > 1:
                 (own,) = self._take(1)
                 sequence.table = sequence.table.copy()

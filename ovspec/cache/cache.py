@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,15 @@ class CachedSequence:
         if self.states is not None:
             length = self.states.cut(length)
         self.length = length
+
+    def fork(self) -> CachedSequence:
+        """The same content once more; the caller counts who refers to the blocks."""
+        return replace(
+            self,
+            held_keys=replace(self.held_keys, unknown=set(self.held_keys.unknown)),
+            digests=list(self.digests),
+            states=None if self.states is None else self.states.fork(),
+        )
 
     def keep_state(self, length: int) -> None:
         """Keep what it takes to roll back to `length` tokens, until this is called with another number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,12 +16,14 @@ class SequenceStates:
 
     Attributes:
         free: slots that nobody holds, of all sequences together.
+        shared: how many others hold a slot too, of all sequences together; no pass writes to a held slot.
         slots: by the number of tokens that a state has seen.
         kept: tokens that a later rollback comes back to; their state is held until then.
         since: tokens behind which a draft of one token a pass began: all states from there on are kept.
     """
 
     free: list[int]
+    shared: Counter[int] = field(default_factory=Counter)
     slots: dict[int, int] = field(default_factory=dict)
     kept: int = 0
     since: int | None = None
@@ -36,6 +39,11 @@ class SequenceStates:
                 f"no state of linear attention behind {length} tokens: held {sorted(self.slots)}"
             )
         return self.slots.get(length, EMPTY)
+
+    def fork(self) -> SequenceStates:
+        """The same states once more."""
+        self.shared.update(self.slots.values())
+        return SequenceStates(self.free, self.shared, dict(self.slots), self.kept, self.since)
 
     def add(self, slots: Mapping[int, int]) -> None:
         """Hold states that a pass has written, by their numbers of tokens."""
@@ -58,4 +66,8 @@ class SequenceStates:
         self.kept, self.since = 0, None
 
     def _drop(self, lengths: set[int]) -> None:
-        self.free += [self.slots.pop(length) for length in lengths]
+        for slot in [self.slots.pop(length) for length in lengths]:
+            if self.shared[slot]:
+                self.shared[slot] -= 1
+            else:
+                self.free.append(slot)

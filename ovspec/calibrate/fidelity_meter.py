@@ -12,7 +12,7 @@ from openvino_genai import GenerationConfig
 from ovspec.calibrate.calibration import ROWS
 from ovspec.eval.teacher_forcing import TeacherForcing
 from ovspec.generation.generation_config import resolve, updated
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 from ovspec.operations.expert_budgets import expert_config
 from ovspec.operations.ffn_budgets import ffn_config
 from ovspec.runner.model_runner import ModelRunner

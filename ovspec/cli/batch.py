@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from ovspec.cli.options.adapters import beside, served_adapter_option, served_adapters
 from ovspec.cli.options.common import cache_size_option
 from ovspec.cli.options.extras import need_extra
 from ovspec.cli.options.forms import COUNT, PATH, default_option, typed_option
@@ -76,6 +77,7 @@ class BatchSummary:
 @default_option("--max-num-seqs", 16, "Answers made at the same time.", type=COUNT)
 @cache_size_option
 @max_context_option
+@served_adapter_option
 @ray_options
 @pipeline_options
 def batch(requests: Path, answers: Path, **options: Any) -> int:
@@ -91,11 +93,14 @@ def batch(requests: Path, answers: Path, **options: Any) -> int:
     from ovspec.serve.batch_file import BatchOutput, read_batch
     from ovspec.serve.served_model import read_template
 
-    entries, cluster = read_batch(requests), cluster_from(options)
-    template, name = read_template(options.pop("chat_template")), options.pop("served_model_name")
+    entries, template = read_batch(requests), read_template(options.pop("chat_template"))
+    name = options.pop("served_model_name") or model_name(options["model"])
+    adapters = served_adapters(options, name)
+    options["adapters"] = beside(adapters)
+    cluster = cluster_from(options)
     most, bound, folder = options.pop("max_num_seqs"), options.pop("cache_size"), options["model"]
     load = partial(serving_pipeline, options, most, bound, replicas_of_a_machine(cluster))
-    open_model = partial(BatchModel, load, folder, name or model_name(folder), template, most)
+    open_model = partial(BatchModel, load, folder, name, template, most, adapters)
     with BatchOutput(answers, entries) as output:
         left = [entry for entry in entries if entry.custom_id not in output.done]
         before = f"{len(output.done) - len(output.refused)} are answered already"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ovspec.cli.options.adapters import adapter_option
+from ovspec.cli.options.adapters import adapter_option, adapters_from
 from ovspec.cli.options.bench import check_writable
 from ovspec.cli.options.extras import need_extra
 from ovspec.cli.options.pipeline import pipeline_from, pipeline_options
@@ -33,7 +33,7 @@ def save(out: Path, system: str | None, prompt: str | None, **options: Any) -> N
     if text is None or None not in (system, prompt):
         raise InvalidValueError("give one of --system and --prompt")
     check_writable("OUT", out)
-    pipeline, _ = pipeline_from({**options, "do_sample": False})
+    pipeline, _ = pipeline_from({**options, "adapters": adapters_from(options), "do_sample": False})
     tokens = save_prefix(pipeline, out, text, is_system_message=system is not None)
     click.echo(f"{out}: {tokens} tokens, {out.stat().st_size / 1e6:.1f} MB")
 
@@ -45,5 +45,5 @@ def save(out: Path, system: str | None, prompt: str | None, **options: Any) -> N
 def load(file: Path, **options: Any) -> None:
     """Say whether FILE fits a model with these options, and how many tokens it gives."""
     need_extra("cache", "safetensors")
-    pipeline, _ = pipeline_from({**options, "do_sample": False})
+    pipeline, _ = pipeline_from({**options, "adapters": adapters_from(options), "do_sample": False})
     click.echo(f"{file}: {load_prefix(pipeline, file)} tokens are cached")

@@ -11,7 +11,7 @@ import click
 from openvino_genai import ChatHistory, StreamingStatus
 
 from ovspec.cli.generate import print_piece, summary_line, why_cut
-from ovspec.cli.options.adapters import adapter_option
+from ovspec.cli.options.adapters import adapter_option, adapters_from
 from ovspec.cli.options.forms import default_option
 from ovspec.cli.options.help import ShortHelpCommand
 from ovspec.cli.options.interrupts import ending_the_answer
@@ -56,6 +56,7 @@ def chat(system: str | None, at_context_end: str, figures: bool, **options: Any)
 
     At a terminal Ctrl-C ends an answer, and what came of it is remembered; at the prompt it ends the chat.
     """
+    options["adapters"] = adapters_from(options)
     pipeline, choice = pipeline_from(options)
     settings = generation_options(options)
     if not pipeline.get_tokenizer().chat_template:

@@ -10,19 +10,22 @@ from typing import Any
 import click
 from openvino_genai import ChatHistory
 
-from ovspec.cli.options.adapters import adapter_option
+from ovspec.cli.options.adapters import adapter_option, adapters_from
+from ovspec.cli.options.drafting import DRAFTING
 from ovspec.cli.options.forms import PATH, typed_option
 from ovspec.cli.options.help import ShortHelpCommand
 from ovspec.cli.options.output import print_json
 from ovspec.cli.options.pipeline import (
     PipelineChoice,
     answer_options,
+    beam_options,
     generation_options,
     pipeline_from,
     pipeline_options,
     prefix_option,
 )
 from ovspec.cli.options.waiting import reading
+from ovspec.drafters import NONE
 from ovspec.eval.in_force import SelectionInForce, prefill_in_force, verify_in_force
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import FINISH_WORDS, DecodedResults
@@ -51,6 +54,7 @@ COMMON = (
 @adapter_option
 @pipeline_options
 @answer_options
+@beam_options
 def generate(
     prompt: str | None,
     prompt_file: Path | None,
@@ -66,6 +70,10 @@ def generate(
         requests = read_requests(jsonl)
     else:
         text = read_prompt(prompt, prompt_file)
+    several = any((options[name] or 1) > 1 for name in ("num_beams", "num_return_sequences"))
+    if (options["num_beams"] or 1) > 1:
+        leave_drafts_out(options)
+    options["adapters"] = adapters_from(options)
     pipeline, choice = pipeline_from(options, shown=not as_json)
     settings = generation_options(options)
     if jsonl is not None:
@@ -74,17 +82,28 @@ def generate(
     with reading(shown=not as_json) as progress:
         results = pipeline.generate(
             turn(text, system),
-            streamer=None if as_json else print_piece,
+            streamer=None if as_json or several else print_piece,
             prompt_progress=progress,
             **settings,
         )
     if as_json:
         print_json(report(results, pipeline, choice))
     else:
-        click.echo()
+        click.echo(str(results) if several else "")
         click.echo(summary_line(results.perf_metrics, pipeline.verify), err=True)
     if why := why_cut(results, choice, pipeline.max_model_len, settings["max_new_tokens"]):
         click.echo(f"[{why}]", err=True)
+
+
+def leave_drafts_out(options: dict[str, Any]) -> None:
+    """Beams are searched without drafts: take no drafter, and refuse one that was asked for."""
+    for name in DRAFTING:
+        if options[name] not in (None, "auto" if name == "draft_model" else NONE, NONE):
+            raise ValueError(
+                f"--{name.replace('_', '-')} {options[name]}: beams are searched without drafts; leave it "
+                f"out, or --num-beams {options['num_beams']}"
+            )
+    options["drafter"] = options["draft_model"] = NONE
 
 
 def answer_lines(
@@ -110,14 +129,16 @@ def answer_lines(
 
 
 def why_cut(results: DecodedResults, choice: PipelineChoice, positions: int, most: int) -> str | None:
-    """What cut the only answer of a call and how to get more; `None` for one that came to its end.
+    """What cut the answers of a call and how to get more; `None` for one that came to its end.
 
     Args:
         positions: tokens that prompt and answer may have together.
         most: of --max-new-tokens.
     """
-    if FINISH_WORDS[results.finish_reasons[0]] != "length":
+    if "length" not in map(FINISH_WORDS.get, results.finish_reasons):
         return None
+    if len(results.texts) > 1:
+        return f"answers were cut; give more than --max-new-tokens {most} for the rest"
     count = results.perf_metrics.get_num_generated_tokens()
     if count >= most:
         return f"the answer was cut after {count} tokens; give more than --max-new-tokens {most} for the rest"
@@ -212,8 +233,12 @@ def report(results: DecodedResults, pipeline: LLMPipeline, choice: PipelineChoic
     metrics = results.perf_metrics
     # Then nothing stands in for the model's own decoding.
     plain = choice.drafter is None and pipeline.verify == "dense"
+    several = {}
+    if len(results.texts) > 1 or any(results.scores):
+        several = {"texts": results.texts, "scores": results.scores}
     return {
         "text": results.texts[0],
+        **several,
         "finish_reason": FINISH_WORDS[results.finish_reasons[0]],
         "verify": verify_in_force(pipeline.verify, SelectionInForce.of(pipeline.runner)),
         "prefill": prefill_in_force(pipeline.prefill),

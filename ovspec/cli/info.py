@@ -20,6 +20,7 @@ from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.verify_cost import pass_costs
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.cli.device_report import report_device
+from ovspec.cli.options.adapters import adapter_option, adapters_from
 from ovspec.cli.options.common import draft_folder, properties_from, property_option
 from ovspec.cli.options.forms import COUNT, MODEL, json_flag, typed_option
 from ovspec.cli.options.output import print_json, print_rows, print_table
@@ -66,6 +67,7 @@ _SHAPE = (
 )
 @typed_option("--splits", COUNT, "Random splits of --model.  [default: 30]")
 @property_option
+@adapter_option
 @json_flag
 def info(
     folder: Path | None,
@@ -77,6 +79,7 @@ def info(
     device: str,
     splits: int | None,
     properties: tuple[str, ...],
+    adapters: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Show versions, processor and devices; with FOLDER, describe the model in it."""
@@ -104,8 +107,10 @@ def info(
         raise ValueError("--bandwidth needs a model: ovspec info FOLDER --bandwidth")
     if program:
         facts["program"] = asdict(programs_of(folder))
+    if adapters and context is None:
+        raise ValueError(f"--adapter {adapters[0]} is for the plan of memory: give --context TOKENS too")
     if context is not None:
-        facts["memory"] = memory_facts(folder, context)
+        facts["memory"] = memory_facts(folder, context, adapters)
     checks = run_self_check() if self_check else []
     if self_check:
         facts["self_check"] = [{**asdict(check), "ok": check.ok} for check in checks]
@@ -292,12 +297,15 @@ def _special_tokens(folder: Path) -> str:
         return f"not known: {error}"
 
 
-def memory_facts(folder: Path | None, context: int) -> dict[str, object]:
-    """The plan for target and draft, in bytes, and whether it fits."""
+def memory_facts(folder: Path | None, context: int, adapters: Sequence[str]) -> dict[str, object]:
+    """The plan for target, draft and the files of adapters, in bytes, and whether it fits."""
     if folder is None:
         raise ValueError(f"--context {context} needs a model: ovspec info FOLDER --context {context}")
     draft = draft_folder(folder, "auto")
-    plan = plan_memory(ModelInfo.read(folder), context, draft=ModelInfo.read(draft) if draft else None)
+    model, beside = ModelInfo.read(folder), ModelInfo.read(draft) if draft else None
+    config = adapters_from({"adapters": adapters, "no_memory_check": False, "memory_limit": None})
+    held = sum(adapter.nbytes for adapter in config.get_adapters()) if config else 0
+    plan = plan_memory(model, context, draft=beside, adapters=held)
     return {**plan.as_json(), "fits": plan.total <= plan.available}
 
 
@@ -308,7 +316,7 @@ def memory_rows(memory: dict[str, Any]) -> dict[str, object]:
         if memory[part] is not None:
             sizes = (f"{name} {size / 1e6:,.1f}" for name, size in memory[part].items())
             rows[f"{part}, MB"] = ", ".join(sizes)
-    for name in ("process", "total", "available", "prefix_cache"):
+    for name in ("adapters", "process", "total", "available", "prefix_cache"):
         rows[f"{name.replace('_', ' ')}, MB"] = f"{memory[name] / 1e6:,.1f}"
     return rows | {
         "largest context that fits": f"{memory['largest_context']:,} tokens",

@@ -22,6 +22,7 @@ from ovspec.cli.options.common import (
 )
 from ovspec.cli.options.forms import MODEL, PATH, default_option, json_flag, typed_option
 from ovspec.cli.options.output import print_json, print_rows, with_progress
+from ovspec_models import ModelInfo
 
 
 @click.command()
@@ -58,6 +59,8 @@ def recommend(
     asked = _prompts(prompt, prompt_file, prompts)
     given = given_options(properties, memory)
     draft = draft_folder(model, draft_model)
+    if draft is not None:
+        ModelInfo.read(draft)
     arguments = {**properties_from(properties), "memory_limit": memory_limit_from(dict(memory))}
     bench = recommend_bench(model, draft, asked, max_new_tokens, arguments)
     trials = trials_of(with_progress(bench.num_steps, bench.run))

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from ovspec.adapters.adapter_config import AdapterConfig
-from ovspec.cli.options.adapters import checked, served_adapter_option, served_adapters
+from ovspec.cli.options.adapters import beside, served_adapter_option, served_adapters
 from ovspec.cli.options.common import cache_size_option
 from ovspec.cli.options.extras import need_extra
 from ovspec.cli.options.forms import COUNT, PATH, SECONDS, default_option, typed_option
@@ -119,13 +118,10 @@ def serve(**options: Any) -> None:
         raise ValueError(
             f"--idle-unload {idle_seconds:g}: replicas of a cluster stay loaded; leave it or --ray out"
         )
-    if options["adapters"] and options["ray"]:
-        raise ValueError(f"--adapter {options['adapters'][0]}: a cluster has none; leave it or --ray out")
-    cluster = cluster_from(options)
     name = options.pop("served_model_name") or model_name(options["model"])
-    adapters = served_adapters(options.pop("adapters"), name)
-    if adapters:
-        options["adapters"] = AdapterConfig()
+    adapters = served_adapters(options, name)
+    options["adapters"] = beside(adapters)
+    cluster = cluster_from(options)
     settings = ServerSettings(
         keys=options.pop("api_keys"),
         name=name,
@@ -136,7 +132,6 @@ def serve(**options: Any) -> None:
     share = replicas_of_a_machine(cluster)
     load = partial(serving_pipeline, options, limits.max_num_seqs, bound, share)
     if cluster is None:
-        load = partial(checked, load, adapters)
         if idle_seconds is None:
             backend = in_this_process(load, limits.max_num_seqs)
         else:

@@ -21,7 +21,7 @@ from ovspec_models.heads.export import TRAINED_KINDS
 
 if TYPE_CHECKING:
     from ovspec.train.held_out import HeldOut
-    from ovspec.train.train_head import Report
+    from ovspec.train.train_head import Needs, Reading, Report
 
 _DRAFT_VOCAB_SIZE = 32000
 COMMON = (
@@ -86,8 +86,9 @@ def train_head(
 ) -> None:
     """Train a head that drafts for a target, on texts of the kind that it will see.
 
-    The target's states come from its compiled graph. A run that was ended goes on where it was when it is
-    started again. Needs torch: pip install 'ovspec[train]'; it trains on a GPU where torch finds one.
+    The target reads the texts once; what it says of them is kept on the disk until the head is written. A
+    run that was ended goes on where it was when it is started again. Needs torch: pip install
+    'ovspec[train]'; it trains on a GPU where torch finds one.
 
     Shown as it goes: the mean acceptance length of drafts of 4 tokens on the held-out texts. On texts that
     the target wrote that is what greedy decoding will have, on others an estimate.
@@ -96,6 +97,7 @@ def train_head(
     from ovspec.train.eagle3_training import TrainSettings
     from ovspec.train.head_folder import HeadSizes
     from ovspec.train.texts import TrainingTexts
+    from ovspec.train.train_head import Report
     from ovspec.train.train_head import train_head as train
 
     info = ModelInfo.read(target)
@@ -121,8 +123,9 @@ def train_head(
     settings = TrainSettings(**{name: options[name] for name in names}, seed=seed)
     reports: list[dict[str, Any]] = []
 
-    def show(report: Report) -> None:
-        reports.append(_record(report))
+    def show(report: Report | Needs | Reading) -> None:
+        if isinstance(report, Report):
+            reports.append(_record(report))
         click.echo(_line(report), err=True)
 
     found = train(
@@ -165,7 +168,16 @@ def _record(report: Report) -> dict[str, Any]:
     return record
 
 
-def _line(report: Report) -> str:
+def _line(report: Report | Needs | Reading) -> str:
+    from ovspec.train.train_head import Needs, Reading
+
+    if isinstance(report, Needs):
+        return (
+            f"ovspec: needs about {report.memory / 1e9:.1f} GB of memory, and {report.disk / 1e9:.1f} GB of "
+            f"the disk in {report.folder} until the head is written"
+        )
+    if isinstance(report, Reading):
+        return f"ovspec: the target has read {report.done:,} of {report.tokens:,} tokens"
     loss = "" if report.loss is None else f"loss {report.loss:.3f}, {report.tokens_per_second:.0f} tokens/s, "
     rates = " ".join(f"{share:.2f}" for share in report.held_out.acceptance)
     return (

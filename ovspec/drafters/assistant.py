@@ -104,7 +104,7 @@ class AssistantDrafter(Drafter):
         drafting = [index for index in drafting if index not in trees]
         for index in drafting:
             sequences[index].draft.keep_states(sequences[index].draft.length)
-        at_once = [index for index in drafting if self._takes_largest(sequences[index])]
+        at_once = [index for index in drafting if self._drafts_at_once(sequences[index])]
         self._draft_at_once([(sequences[i], int(lengths[i]), proposals[i]) for i in at_once])
         drafting = [index for index in drafting if index not in at_once]
         while drafting:
@@ -142,14 +142,16 @@ class AssistantDrafter(Drafter):
         self.runner.release(sequence.draft)
         sequence.draft_states.pop(self.name, None)
 
-    def _takes_largest(self, sequence: Sequence) -> bool:
-        """Whether the draft model can choose a sequence's tokens by itself: always that of the largest logit.
+    def _drafts_at_once(self, sequence: Sequence) -> bool:
+        """Whether the draft model can choose a sequence's tokens by itself, as its logits alone decide.
 
-        A token that is not probable enough ends a draft, so that the next one is not computed.
+        A token that is not probable enough ends a draft, so that the next one is not computed. Lenient
+        acceptance and block verification need the distributions that tokens were drawn from.
         """
         settings = sequence.settings
-        greedy = not settings.sampling.do_sample and settings.assistant_confidence_threshold == 0.0
-        return self.runner.drafts and greedy and sequence.processor.leaves_logits
+        whole = settings.assistant_confidence_threshold == 0.0 and sequence.processor.leaves_logits
+        coupled = settings.acceptance_rule == "coupled" and settings.acceptance_threshold == 1.0
+        return self.runner.drafts and whole and (coupled or not settings.sampling.do_sample)
 
     def _draft_at_once(self, drafts: SequenceOf[tuple[Sequence, int, Proposal]]) -> None:
         """Draft so many tokens of each sequence in one pass."""
@@ -227,8 +229,17 @@ class AssistantDrafter(Drafter):
         context = sequence.tokens[sequence.draft.length :]
         done = max(0, sequence.draft.length - len(sequence.tokens))
         tokens = np.array(context + drafted[done:], np.int64)
-        budget = self._budget(len(sequence.tokens))
-        return Rows(sequence.draft, tokens, budget=budget, drafts=drafts, vocab_size=self._vocab_size)
+        sampling, budget = sequence.settings.sampling, self._budget(len(sequence.tokens))
+        samples = drafts > 0 and sampling.do_sample
+        return Rows(
+            sequence.draft,
+            tokens,
+            budget=budget,
+            drafts=drafts,
+            vocab_size=self._vocab_size,
+            sampling=sampling if samples else None,
+            key=sequence.coupling.key if samples else 0,
+        )
 
     def _logits(self, batch: SequenceOf[Rows]) -> NDArray[np.float32]:
         result = self.runner.forward(batch)

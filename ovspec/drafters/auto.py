@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ovspec.drafters.drafter import Drafter, Proposal
+from ovspec.drafters.drafter_group import DrafterGroup
 from ovspec.generation.sequence import Sequence
 from ovspec.schedule.schedule import ModelAsk
 
 
-class AutoDrafter(Drafter):
+class AutoDrafter(DrafterGroup):
     """Takes the lookup's tokens where its match is long enough, and asks the model elsewhere.
 
     Args:
@@ -24,10 +22,8 @@ class AutoDrafter(Drafter):
     looks_up = True
 
     def __init__(self, lookup: Drafter, model: Drafter | None) -> None:
-        self.drafters = [lookup, *([model] if model else [])]
+        super().__init__([lookup, *([model] if model else [])])
         self.has_model = model is not None
-        self.reads_states = any(drafter.reads_states for drafter in self.drafters)
-        self.why_no_trees = self.drafters[-1].why_no_trees
 
     def propose(
         self,
@@ -56,36 +52,3 @@ class AutoDrafter(Drafter):
                 if answer.tokens:
                     proposals[index] = answer
         return proposals
-
-    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
-        return dict(enumerate(self.propose(sequences, counts)))
-
-    def observe(self, sequence: Sequence, begin: int, states: NDArray[np.float32]) -> None:
-        """Tell every drafter that reads states."""
-        for drafter in self.drafters:
-            if drafter.reads_states:
-                drafter.observe(sequence, begin, states)
-
-    def unread(self, sequences: SequenceOf[Sequence]) -> int:
-        """Unread tokens of the last drafter, which alone may have a model."""
-        return self.drafters[-1].unread(sequences)
-
-    def limit_cache(self, cached_bytes: int) -> None:
-        """Tell every drafter."""
-        for drafter in self.drafters:
-            drafter.limit_cache(cached_bytes)
-
-    def warm_up(self, rows: int) -> None:
-        """Warm every drafter up."""
-        for drafter in self.drafters:
-            drafter.warm_up(rows)
-
-    def begin(self, sequence: Sequence) -> None:
-        """Tell every drafter."""
-        for drafter in self.drafters:
-            drafter.begin(sequence)
-
-    def release(self, sequence: Sequence) -> None:
-        """Free what every drafter holds of the sequence."""
-        for drafter in self.drafters:
-            drafter.release(sequence)

@@ -10,6 +10,7 @@ from openvino_genai import GenerationFinishReason
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.passes import Passes
 from ovspec.engine.planning import Planner
+from ovspec.engine.requests.beams import Beams
 from ovspec.engine.requests.meter import Meter
 from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.engine.requests.request_mode import RequestMode
@@ -52,6 +53,7 @@ class LLMEngine:
         prefix_cache_bytes: what ended requests leave in the target's cache before it grows, for prompts that
             begin alike; 0: prompts share nothing.
         grammars: makes the constraints of requests with a grammar; `None`: there are none.
+        splits_prompts: whether several passes may read a prompt; else a longer one than a pass is refused.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class LLMEngine:
         cache_bytes: int | None = None,
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
         grammars: Grammars | None = None,
+        splits_prompts: bool = True,
     ) -> None:
         self.target = target
         self.drafter = drafter
@@ -74,7 +77,8 @@ class LLMEngine:
         target.limit_cache(cache_bytes, prefix_cache_bytes)
         if drafter:
             drafter.limit_cache(prefix_cache_bytes // DRAFT_PREFIX_SHARE)
-        piece = target.attention.prompt_piece
+        piece = target.attention.prompt_piece if splits_prompts else max_num_batched_tokens
+        self._longest_prompt = max_model_len if splits_prompts else max_num_batched_tokens
         self._scheduler = Scheduler(target.blocks, max_num_batched_tokens, max_num_seqs, piece)
         self._speculation = Speculation(target, drafter)
         self._planner = Planner(drafter, self._speculation)
@@ -86,9 +90,10 @@ class LLMEngine:
 
     def warm_up(self) -> None:
         """Compute the largest passes that requests can ask for, so that memory has its size before them."""
-        warm_up(self.target, self._scheduler.max_num_batched_tokens)
+        rows = int(min(self._scheduler.max_num_batched_tokens, self.target.blocks.max_tokens))
+        warm_up(self.target, rows)
         if self.drafter:
-            self.drafter.warm_up(self._scheduler.max_num_batched_tokens)
+            self.drafter.warm_up(rows)
 
     @refuses_as_genai
     def check(self, request: Request) -> int:
@@ -111,16 +116,31 @@ class LLMEngine:
                 "again: leave one of them out"
             )
         self._speculation.check_trees(request.settings.tree_depth)
-        self.target.adapters.check(request.settings.adapters)
+        if request.settings.adapters is not None:
+            self.target.adapters.check(request.settings.adapters.adapters)
         length, room = len(request.prompt_token_ids), self.target.blocks.max_tokens
+        beams = request.settings.beams
+        if beams is not None:
+            if beams.num_beams > (most := self._scheduler.max_num_batched_tokens):
+                raise InvalidValueError(
+                    f"num_beams={beams.num_beams}: a pass has {most} rows, one for each beam; ask for fewer"
+                )
+            room = self.target.blocks.room_of_beams(length, beams.num_beams)
         if length >= room:
             raise NoRoomError(
-                f"the prompt has {length} tokens, the KV cache room for {room:.0f} with an answer: "
+                f"the prompt has {length} tokens, the KV cache room for {room:.0f} with "
+                f"{f'{beams.num_beams} beams' if beams else 'an answer'}: "
                 "cache_size (of a server: --cache-size) allows no more; shorten the prompt, or raise it"
             )
         if length >= self.max_model_len:
             raise InvalidValueError(
                 f"the prompt has {length} tokens, the model {self.max_model_len} positions; shorten it"
+            )
+        if length > self._longest_prompt:
+            raise InvalidValueError(
+                f"the prompt has {length} tokens, a pass {self._longest_prompt}, and with "
+                "dynamic_split_fuse=False one pass reads it whole: raise max_num_batched_tokens, or leave "
+                "dynamic_split_fuse at True"
             )
         # What is no more than the cache is never given up: others are preempted for it.
         limit = request.settings.token_limit(length, int(min(self.max_model_len, room)))
@@ -160,6 +180,7 @@ class LLMEngine:
             meter,
             RequestOutput(request.request_id),
             self.target.attention.prefill,
+            Beams(settings.beams, request, sequence, self.target.blocks) if settings.beams else None,
         )
         self._scheduler.waiting.append(state)
 
@@ -284,7 +305,7 @@ class LLMEngine:
             known = sequence.tokens[: sequence.prompt_length + 1] if state.prefill else sequence.tokens
             if not state.wants_prompt_logprobs:
                 self.target.share(sequence.target, known)
-            if self.drafter:
+            if self.drafter and state.beams is None:
                 self.drafter.begin(sequence)
             if not state.prompt_reads[1]:  # else it finds its own blocks again after a preemption
                 state.num_cached_tokens = sequence.target.length
@@ -337,11 +358,13 @@ class LLMEngine:
     def _free(self, state: RequestState) -> None:
         """Its caches are as its final tokens, and free unless they are the caller's."""
         sequence, request = state.sequence, state.request
+        if state.beams is not None:
+            state.beams.begin_again()
         sequence.take_back()
         sequence.trim_caches()
         if request.cached is None:
             self.target.release(sequence.target)
-            if self.drafter:
+            if self.drafter and state.beams is None:
                 self.drafter.release(sequence)
 
     def _forget(self, state: RequestState) -> None:

@@ -11,7 +11,7 @@ from ovspec.engine.requests.request_state import RequestState, warn_of_pass
 from ovspec.engine.requests.request_step import RequestStep, Step
 from ovspec.engine.scheduler import Scheduler
 from ovspec.engine.verify.speculation import Chunk, Speculation
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _Before:
 
 
 def _progress(state: RequestState) -> tuple[int, int]:
-    return len(state.sequence.tokens), len(state.output.token_ids)
+    return sum(len(sequence.tokens) for sequence in state.sequences), len(state.output.token_ids)
 
 
 class Passes:
@@ -94,7 +94,7 @@ class Passes:
         for chunk in chunks:
             state = chunk.state
             state.read_duration += step.verify_duration
-            if state.output.token_ids:
+            if state.has_begun:
                 state.meter.count_first_token(1e6 * state.request.arrival_time, state.read_duration)
 
 

@@ -155,4 +155,4 @@ class Planner:
 
 
 def _rows(requests: SequenceOf[RequestStep]) -> int:
-    return sum(1 + request.proposed for request in requests)
+    return sum(request.state.width + request.proposed for request in requests)

@@ -77,7 +77,7 @@ class Scheduler:
 
     Args:
         blocks: of the target's cache.
-        max_num_batched_tokens: rows of a pass, so many requests run at a time at most. What drafts may take
+        max_num_batched_tokens: rows of a pass, so many sequences run at a time at most. What drafts may take
             is left to them; where that is more, a pass has their rows and a few of prompts. A whole piece of
             a prompt is read even if others decode beside it.
         max_num_seqs: requests that run at a time.
@@ -99,8 +99,8 @@ class Scheduler:
     def admit(self) -> list[RequestState]:
         """Let requests run that wait, as far as there is room for their prompts; these requests."""
         admitted, passed_over = [], []
-        most = min(self.max_num_seqs, self.max_num_batched_tokens)
-        while self.waiting and len(self.running) < most:
+        left = self.max_num_batched_tokens - sum(state.width for state in self.running)
+        while self.waiting and len(self.running) < self.max_num_seqs and self.waiting[0].width <= left:
             state = self.waiting.popleft()
             if self._is_being_read(state):
                 passed_over.append(state)
@@ -110,6 +110,7 @@ class Scheduler:
             else:
                 self.running.append(state)
                 admitted.append(state)
+                left -= state.width
         self.waiting.extendleft(reversed(passed_over))
         return admitted
 
@@ -128,7 +129,7 @@ class Scheduler:
             decodes = self._blocks.spare is None or decoding[0] is self.running[0]
             due = decodes and self.costs.is_due
             behind_drafts = left - sum(state.most_rows for state in decoding)
-            left = min(left - len(decoding), max(_LEAST_ROWS, behind_drafts))
+            left = min(left - sum(state.width for state in decoding), max(_LEAST_ROWS, behind_drafts))
             left = 0 if due else self.costs.rows(left, len(decoding), unread)
         chunks: list[Chunk] = []
         promised, advancing = 0, list[RequestState]()
@@ -178,6 +179,8 @@ class Scheduler:
         self.running.remove(state)
         self.waiting.appendleft(state)
         self._blocks.release(state.sequence.target)
+        if state.beams is not None:
+            state.beams.begin_again()
         self.num_preemptions += 1
 
     def remove(self, state: RequestState) -> None:
@@ -188,9 +191,10 @@ class Scheduler:
             self.waiting.remove(state)
 
     def _missing(self, state: RequestState, rows: int) -> int:
-        sequence = state.sequence
-        length = sequence.target.length + rows if state.unread else len(sequence.tokens)
-        return self._blocks.missing(sequence.target, length)
+        if state.unread:
+            target = state.sequence.target
+            return self._blocks.lacking([(target, target.length + rows)])
+        return self._blocks.lacking([(one.target, len(one.tokens)) for one in state.sequences])
 
     def _room(self, promised: int) -> float:
         spare = self._blocks.spare

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ovspec.eval.scores import METRICS, last_number, normalised
-from ovspec_models.folder.jsonl import json_lines, read_utf8
+from ovspec_models.folder.jsonl import check_text, json_lines, read_utf8
 from ovspec_models.folder.shown import cut, shown
 
 _EXPECTED = (
@@ -244,10 +244,7 @@ def _string(place: str, field: str, value: Value) -> str:
     found = value.get(field)
     if not isinstance(found, str):
         raise ValueError(f"{place}: {field} is {_described(value, field)}, expected a text")
-    try:
-        found.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{place}: {field} is no valid text ({error.reason}); correct its escapes") from None
+    check_text(f"{place}: {field}", found)
     return found
 
 

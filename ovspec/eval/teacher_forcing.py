@@ -13,7 +13,7 @@ from ovspec.engine.requests.meter import Meter
 from ovspec.engine.verify.verifier import Draft, Verifier
 from ovspec.eval.divergence import Decision, decide
 from ovspec.generation.generation_config import GenerationSettings
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
 from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.runner.model_runner import ModelRunner

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from copy import copy
 
 from ovspec.generation.stop_strings import StopStrings
 from ovspec.generation.token_text import DecodesTokens, added
@@ -60,6 +61,14 @@ class IncrementalDetokenizer:
         self.num_seen = 0
         self.num_tokens = 0
         self.stopped = False
+
+    def fork(self) -> IncrementalDetokenizer:
+        """The same text, which grows apart."""
+        other = copy(self)
+        other._window, other._open = list(self._window), list(self._open)
+        other.ends, other._parts = list(self.ends), set(self._parts)
+        other._stops = None if self._stops is None else self._stops.fork()
+        return other
 
     @property
     def window(self) -> list[int]:

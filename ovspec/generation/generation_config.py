@@ -10,6 +10,7 @@ import openvino_genai
 
 from ovspec.adapters.adapter_config import AdapterBlend, PipelineAdapters, requested
 from ovspec.errors import InvalidTypeError, InvalidValueError
+from ovspec.generation.beam_settings import OF_BEAMS, beams_of
 from ovspec.generation.drafting_settings import (
     acceptance_rule_of,
     acceptance_threshold_of,
@@ -19,19 +20,14 @@ from ovspec.generation.drafting_settings import (
 )
 from ovspec.generation.grammars.grammar import Grammar
 from ovspec.generation.number_ranges import check_ranges
+from ovspec.sampling.beam_search import BeamParams
 from ovspec.sampling.sampling import NO_NGRAM_SIZE, SamplingParams
 
 # Fields of openvino_genai.GenerationConfig that are not supported, with the value that disables them.
 UNSUPPORTED: dict[str, object] = {
-    "num_beams": 1,
-    "num_beam_groups": 1,
-    "diversity_penalty": 0.0,
-    "length_penalty": 1.0,
-    "stop_criteria": openvino_genai.StopCriteria.HEURISTIC,
     "relevance_weight": 0.5,
     "pruning_ratio": 0,
     "return_omni_outputs": False,
-    "parsers": [],
 }
 
 _ASSISTANT_OFF: dict[str, Any] = {"num_assistant_tokens": None, "assistant_confidence_threshold": 0.0}
@@ -68,9 +64,11 @@ class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,un
         branching_factor: as in openvino_genai: children that a node of a tree may have, and nodes of a level
             that get children.
         adapters: an `AdapterConfig`; `None`: the pipeline's.
+        parsers: as in openvino_genai: what makes `parsed` of a text, one after the other.
     """
 
     adapters: Any = None  # openvino_genai's property takes its own AdapterConfig only
+    parsers: Any = ()  # and its list of parsers does not keep those written in Python
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         own = {name: kwargs.pop(name, default) for name, default in _OWN_FIELDS.items()}
@@ -85,6 +83,7 @@ _OWN_FIELDS: dict[str, Any] = {
     "acceptance_rule": "coupled",
     "num_assistant_tokens_schedule": None,
     "adapters": None,
+    "parsers": (),
 }
 
 
@@ -108,11 +107,13 @@ class GenerationSettings:
         branching_factor: children that a node of a draft tree may have, and nodes of a level that get some.
         tree_depth: levels of a draft tree; 0: drafts are chains.
         num_return_sequences: sequences per prompt.
+        beams: how beams are searched; `None`: one sequence is decoded.
         apply_chat_template: whether a plain prompt goes through the tokenizer's chat template.
         grammar: that every sequence follows; `None`: none.
         scores: whether `scores` are the sums of log probabilities; else 0.
         echo: whether an answer begins with its prompt.
         adapters: LoRA adapters; `None`: none.
+        parsers: of whole texts.
     """
 
     sampling: SamplingParams
@@ -131,10 +132,17 @@ class GenerationSettings:
     tree_depth: int
     num_return_sequences: int
     apply_chat_template: bool
+    beams: BeamParams | None = None
     grammar: Grammar | None = None
     scores: bool = False
     echo: bool = False
     adapters: AdapterBlend | None = None
+    parsers: tuple[openvino_genai.Parser, ...] = ()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests of a prompt: one for each sequence, but beams are those of one."""
+        return self.num_return_sequences if self.beams is None else 1
 
     @property
     def identity_breakers(self) -> tuple[str, ...]:
@@ -185,6 +193,9 @@ def updated(
         # The two exclude each other: the one that is given now replaces the one that was a default.
         if given in overrides and other not in overrides:
             setattr(copy, other, _ASSISTANT_OFF[other])
+    if "num_beams" in overrides:  # beams are searched without drafts
+        for name, off in (OF_BEAMS if overrides["num_beams"] == 1 else _DRAFTER_OFF).items():
+            setattr(copy, name, off)
     for name, value in overrides.items():
         if name not in fields_of(copy):
             raise InvalidValueError(
@@ -226,11 +237,22 @@ def check_supported(config: openvino_genai.GenerationConfig) -> None:
     for name, off in UNSUPPORTED.items():
         if (value := getattr(config, name)) != off:
             raise InvalidValueError(f"{name}={value!r} is not supported: leave it at {off!r}")
+    beams_of(config)
 
 
 def without_assistant(config: openvino_genai.GenerationConfig) -> openvino_genai.GenerationConfig:
     """The defaults of a folder without the drafting options, for a pipeline that does not draft."""
     return updated(config, dict(_DRAFTER_OFF))
+
+
+def with_eos(
+    config: openvino_genai.GenerationConfig, eos_token_ids: Sequence[int]
+) -> openvino_genai.GenerationConfig:
+    """The configuration, with the model's end-of-sequence ids, as of `resolve`, if it names none itself."""
+    if config.eos_token_id == -1 and eos_token_ids:
+        ids = {*config.stop_token_ids, *_eos(config, eos_token_ids)}
+        config.eos_token_id, config.stop_token_ids = eos_token_ids[0], ids
+    return config
 
 
 def resolve(
@@ -257,11 +279,13 @@ def resolve(
     config = updated(config, {})
     check_supported(config)
     eos = _eos(config, eos_token_ids) if stops is None else frozenset((*eos_token_ids, *stops))
+    if (beams := beams_of(config)) is not None:
+        _refuse_drafting(config, f"num_beams={beams.num_beams} are searched without drafts; leave it out")
     _validate(config, eos)
     if not has_draft:
-        _refuse_drafting(config)
-    schedule = schedule_of(config)
-    tokens, threshold = assistant_tokens_of(config, schedule) if has_draft else (0, 0.0)
+        _refuse_drafting(config, "this pipeline does not draft; pass draft_model=... or drafter=... to it")
+    schedule = "constant" if beams else schedule_of(config)
+    tokens, threshold = assistant_tokens_of(config, schedule) if has_draft and not beams else (0, 0.0)
     branching_factor, tree_depth = tree_of(config, schedule)
     sampling = SamplingParams.from_generation_config(config, eos)
     sampling = replace(sampling, subtracts_penalties=stops is not None)
@@ -281,12 +305,23 @@ def resolve(
         branching_factor=branching_factor,
         tree_depth=tree_depth,
         num_return_sequences=config.num_return_sequences,
+        beams=beams,
         apply_chat_template=config.apply_chat_template,
         grammar=_grammar(config, grammar),
         scores=config.logprobs > 0,
         echo=config.echo,
         adapters=requested(adapters, config.adapters),
+        parsers=_parsers(config),
     )
+
+
+def _parsers(config: openvino_genai.GenerationConfig) -> tuple[openvino_genai.Parser, ...]:
+    for parser in (given := tuple(config.parsers or ())):
+        if not isinstance(parser, openvino_genai.Parser):
+            raise InvalidTypeError(
+                f"parsers: expected objects of openvino_genai.Parser, got {type(parser).__name__}"
+            )
+    return given
 
 
 def _grammar(config: openvino_genai.GenerationConfig, grammar: Grammar | None) -> Grammar | None:
@@ -294,6 +329,8 @@ def _grammar(config: openvino_genai.GenerationConfig, grammar: Grammar | None) -
     if grammar is None:
         return None
     field = grammar.field.partition(".")[0]
+    if config.num_beams > 1:
+        raise InvalidValueError(f"{field}: num_beams={config.num_beams} follow no grammar; leave one out")
     for name, off in (("min_new_tokens", 0), ("ignore_eos", False)):
         if (value := getattr(config, name)) != off:
             raise InvalidValueError(f"{name}={value}: with {field} the grammar says where an answer ends")
@@ -326,9 +363,10 @@ def _limit(value: int) -> int | None:
 
 def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> None:
     # openvino_genai requires max_ngram_size with num_assistant_tokens. Its trees do not sample.
-    checked = updated(
-        config, {"stop_token_ids": {*config.stop_token_ids, *eos}, "max_ngram_size": 0, **_TREE_OFF}
-    )
+    # With beams it takes no other size for no n-grams.
+    ngram_size = config.no_repeat_ngram_size or NO_NGRAM_SIZE
+    given = {"stop_token_ids": {*config.stop_token_ids, *eos}, "no_repeat_ngram_size": ngram_size}
+    checked = updated(config, {**given, "max_ngram_size": 0, **_TREE_OFF})
     if checked.num_assistant_tokens is not None and checked.assistant_confidence_threshold > 0:
         raise InvalidValueError(
             f"num_assistant_tokens={checked.num_assistant_tokens} and assistant_confidence_threshold="
@@ -339,12 +377,10 @@ def _validate(config: openvino_genai.GenerationConfig, eos: frozenset[int]) -> N
         raise InvalidValueError("stop_strings='': an empty text would stop everything; remove it")
 
 
-def _refuse_drafting(config: GenerationConfig) -> None:
+def _refuse_drafting(config: GenerationConfig, why: str) -> None:
     names = ("tree_depth", "acceptance_threshold", "acceptance_rule", "num_assistant_tokens_schedule")
     for name in (*names, *_ASSISTANT_OPTIONS):
         value = getattr(config, name)
         if value and value != _DRAFTER_OFF[name]:
             shown = f"{value:g}" if isinstance(value, float) else repr(value)
-            raise InvalidValueError(
-                f"{name}={shown}: this pipeline does not draft; pass draft_model=... or drafter=... to it"
-            )
+            raise InvalidValueError(f"{name}={shown}: {why}")

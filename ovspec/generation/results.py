@@ -24,7 +24,7 @@ class DecodedResults(openvino_genai.DecodedResults):
 
     Attributes:
         texts: one per prompt and returned sequence.
-        scores: sums of the answers' log probabilities with `logprobs`, else 0.0.
+        scores: of beams, the best first; else sums of the answers' log probabilities with `logprobs`, or 0.0.
         finish_reasons: why each sequence ended.
         perf_metrics: of the whole call.
         parsed: the message of a `TextParserStreamer`'s parsers; empty without one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,22 @@ class Sequence:
             settings=settings,
             processor=processor,
             coupling=Coupling(settings.sampling.rng_seed, index, len(answered)),
+        )
+
+    def fork(self, target: CachedSequence) -> Sequence:
+        """The same sequence once more, to go on with other tokens; nobody has drafted for it.
+
+        Args:
+            target: its own blocks in the target's cache.
+        """
+        return replace(
+            self,
+            tokens=list(self.tokens),
+            processor=self.processor.fork(),
+            target=target,
+            draft=CachedSequence(),
+            draft_states={},
+            provisional=Provisional(),
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 
 class StopStrings:
@@ -11,6 +12,12 @@ class StopStrings:
     def __init__(self, stop_strings: Sequence[str]) -> None:
         self._searches = [_Search(text) for text in stop_strings]
         self._length = 0
+
+    def fork(self) -> StopStrings:
+        """The same text, which grows apart."""
+        other = copy(self)
+        other._searches = [copy(search) for search in self._searches]
+        return other
 
     @property
     def held_back(self) -> int:

@@ -42,6 +42,7 @@ class MemoryPlan:
         available: bytes that the machine, and the control groups of this process, can give without swapping;
             or those that the user allows.
         largest_context: the most tokens that fit, in blocks of 32 and up to `context`; 0: none do.
+        adapters: bytes of LoRA adapters.
     """
 
     context: int
@@ -50,13 +51,14 @@ class MemoryPlan:
     draft: ModelPlan | None
     available: int
     largest_context: int
+    adapters: int = 0
     process: int = PROCESS_BYTES
     device: str = "CPU"
 
     @property
     def total(self) -> int:
         """Peak bytes: while a model is made, or with the whole context in the cache."""
-        return self.process + _peak(self.target, self.draft)
+        return self.process + self.adapters + _peak(self.target, self.draft)
 
     @property
     def prefix_cache(self) -> int:
@@ -83,10 +85,13 @@ class MemoryPlan:
         models = [self.target, *([self.draft] if self.draft else [])]
         weights, cache = sum(m.weights for m in models), sum(m.cache for m in models)
         if self.starts_higher:
-            rest = f"{(self.total - self.process - weights) / _GB:.2f} beside them while they are laid out"
+            beside = self.total - self.process - self.adapters - weights
+            rest = f"{beside / _GB:.2f} beside them while they are laid out"
         else:
-            working = self.total - weights - cache
+            working = self.total - self.adapters - weights - cache
             rest = f"KV cache in {self.cache_precision} {cache / _GB:.2f}, working memory {working / _GB:.2f}"
+        if self.adapters:
+            rest = f"adapters {self.adapters / _GB:.2f}, {rest}"
         where = "" if is_cpu(self.device) else f" on {self.device}"
         raise ValueError(
             f"a context of {self.context} tokens needs {self.total / _GB:.2f} GB (weights "
@@ -108,7 +113,9 @@ class MemoryPlan:
             smaller = "INFERENCE_PRECISION_HINT=f16" if f32 else "KV_CACHE_PRECISION=u8"
             lower = "" if self.cache_precision == "u8" else f", or {smaller} (--property)"
             return f"ask for --max-context {self.largest_context} at most{lower}"
-        if self.draft and self.process + _peak(self.target, None) <= self.available:
+        if self.adapters and self.total - self.adapters <= self.available:
+            return "give fewer adapters, or some of lower rank"
+        if self.draft and self.process + self.adapters + _peak(self.target, None) <= self.available:
             return "leave the draft model out (--draft-model none)"
         return "export with fewer bytes a weight (--weight-format int8 or int4), or take a smaller model"
 
@@ -142,6 +149,7 @@ def plan_memory(
     available: int | None = None,
     backends: Backends | None = None,
     draft_backends: Backends | None = None,
+    adapters: int = 0,
 ) -> MemoryPlan:
     """Plan for a context, from the files of the folders only.
 
@@ -152,6 +160,7 @@ def plan_memory(
         max_num_batched_tokens: rows of a pass while a prompt is read.
         available: bytes that may be taken; `None` asks the machine.
         backends, draft_backends: what computes them; `None`: the defaults.
+        adapters: bytes of LoRA adapters, which are in memory already.
 
     Raises:
         ValueError: a context that is no positive number, or beyond the model's positions, a precision of
@@ -164,13 +173,13 @@ def plan_memory(
         has = f"the model has {info.max_position_embeddings} positions{why and f'; {why}'}"
         raise ValueError(f"max_context={context}: {has}")
     models = _Models.of(info, draft, properties, device, backends, draft_backends)
-    there = device_bytes(models.device) if available is None else available
+    there = device_bytes(models.device) + adapters if available is None else available
 
     def plans(context: int) -> list[ModelPlan]:
         return models.plans(context, min(context, max_num_batched_tokens))
 
     def total(blocks: int) -> int:
-        return _total(plans(blocks * BLOCK_SIZE))
+        return adapters + _total(plans(blocks * BLOCK_SIZE))
 
     target, *drafts = plans(context)
     return MemoryPlan(
@@ -180,6 +189,7 @@ def plan_memory(
         draft=drafts[0] if drafts else None,
         available=there,
         largest_context=BLOCK_SIZE * bisect_right(range(1, context // BLOCK_SIZE + 1), there, key=total),
+        adapters=adapters,
         device=models.device,
     )
 
@@ -194,6 +204,7 @@ def cache_room(
     max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS,
     backends: Backends | None = None,
     draft_backends: Backends | None = None,
+    adapters: int = 0,
 ) -> int:
     """Bytes of the target's keys and values for which memory suffices while requests run together.
 
@@ -203,7 +214,7 @@ def cache_room(
         max_num_seqs: requests that run at a time.
         max_model_len: tokens that each may have; more than all of them have is no use.
         available: bytes that may be taken.
-        draft, max_num_batched_tokens, backends, draft_backends: as of `plan_memory`.
+        draft, max_num_batched_tokens, backends, draft_backends, adapters: as of `plan_memory`.
 
     Raises:
         ValueError: nothing is left beside the models and such a pass.
@@ -213,11 +224,12 @@ def cache_room(
     rows = max(max_num_batched_tokens, sampled)
 
     def total(blocks: int) -> int:
-        return _total(models.plans(blocks * BLOCK_SIZE, rows, sampled))
+        return adapters + _total(models.plans(blocks * BLOCK_SIZE, rows, sampled))
 
     if total(1) > available:
+        loaded = "models, adapters" if adapters else "models"
         raise ValueError(
-            f"--max-num-seqs {max_num_seqs}: models and a pass of {max_num_seqs} drafts of "
+            f"--max-num-seqs {max_num_seqs}: {loaded} and a pass of {max_num_seqs} drafts of "
             f"{MAX_NUM_ASSISTANT_TOKENS} tokens need {total(1) / _GB:.2f} GB, {available / _GB:.2f} GB are "
             "available; lower it, or bound keys and values with --cache-size SIZE"
         )

@@ -9,9 +9,12 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.passes.tables import Rows, joined, slots
-from ovspec_transforms import DRAFT_PLAN, SLOT_MAPPING
+from ovspec.sampling.sampling import SamplingParams
+from ovspec_ops.decoder_layers.sampling import SAMPLING
+from ovspec_transforms import DRAFT_PLAN, DRAFT_SAMPLING, SLOT_MAPPING
 
 _POSITIONS = "position_ids"
+_LARGEST = np.zeros(0, np.uint8)
 
 
 class DraftPlan:
@@ -22,7 +25,7 @@ class DraftPlan:
     tokens of a run are those that the run before has chosen.
     """
 
-    names = (DRAFT_PLAN,)
+    names = (DRAFT_PLAN, DRAFT_SAMPLING)
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -34,7 +37,7 @@ class DraftPlan:
         return cls(block_size) if can else None
 
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
-        """`draft_plan` of a pass; of one that drafts positions and slots of all runs too.
+        """Plan and sampling of a pass; of one that drafts positions and slots of all runs too.
 
         Raises:
             ValueError: some sequences draft and others do not, those that draft more do not come first, or
@@ -42,7 +45,7 @@ class DraftPlan:
         """
         counts, rows = [one.drafts for one in batch], sum(len(one.tokens) for one in batch)
         if not any(counts):
-            return {DRAFT_PLAN: np.array([0, rows], np.int32)}
+            return {DRAFT_PLAN: np.array([0, rows], np.int32), DRAFT_SAMPLING: _LARGEST}
         if counts[-1] < 1 or counts != sorted(counts, reverse=True):
             raise ValueError(f"sequences draft {counts} tokens: expected 1 or more each, the most first")
         for one in batch:
@@ -61,6 +64,19 @@ class DraftPlan:
         positions = [np.arange(begin, end) for _, begin, end in parts]
         return {
             DRAFT_PLAN: np.array([batch[0].vocab_size, rows, *runs], np.int32),
+            DRAFT_SAMPLING: _sampling(batch),
             _POSITIONS: joined(positions),
             SLOT_MAPPING: joined(written),
         }
+
+
+def _sampling(batch: Sequence[Rows]) -> NDArray[np.uint8]:
+    """How each sequence draws; nothing where none does."""
+    if all(one.sampling is None for one in batch):
+        return _LARGEST
+    found = []
+    for one in batch:
+        law, temperature = one.sampling or SamplingParams(), one.sampling.temperature if one.sampling else 0.0
+        top_k = law.top_k if law.top_k < one.vocab_size else 0
+        found.append((one.key, one.context, top_k, temperature, law.top_p, law.min_p, 0))
+    return np.array(found, SAMPLING).view(np.uint8)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ovspec.cache.cache import CachedSequence
 from ovspec.modes.row_limits import MAX_VERIFY_ROWS
+from ovspec.sampling.sampling import SamplingParams
 from ovspec_ops.verify_attention import pack_chain, pack_tables
 from ovspec_transforms import (
     BLOCK_ROWS,
@@ -56,9 +57,10 @@ class Rows:
         layers: those that compute the rows, where the model can leave some out; `None`: all.
         block: the last so many rows see each other and all before them, and those before them see nothing:
             they only leave their keys and values. `None`: every row sees itself and what is before it.
-        drafts: so many tokens are drafted behind the rows in the same pass, each the most probable one, by a
-            model that can.
+        drafts: so many tokens are drafted behind the rows in the same pass, by a model that can.
         vocab_size: only ids below it are drafted.
+        sampling: how they are drawn; `None`: each is the most probable one.
+        key: of the random numbers that they are drawn with, `Coupling.key`.
     """
 
     sequence: CachedSequence
@@ -78,6 +80,8 @@ class Rows:
     block: int | None = None
     drafts: int = 0
     vocab_size: int = 0
+    sampling: SamplingParams | None = None
+    key: int = 0
 
     @property
     def is_dense(self) -> bool:

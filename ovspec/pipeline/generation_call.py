@@ -18,8 +18,16 @@ from ovspec.errors import InvalidValueError
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.metrics import PerfMetrics
+from ovspec.generation.results import DecodedResults, EncodedResults
 from ovspec.generation.streamer import OutputStream, Streamer
 from ovspec.generation.token_text import GraphText
+
+# Why an answer ended with which its streamer did not go on.
+_ENDED_BY = {
+    StreamingStatus.STOP: GenerationFinishReason.STOP,
+    StreamingStatus.CANCEL: GenerationFinishReason.NONE,
+    StreamingStatus.TOOL_CALL_STOP: GenerationFinishReason.TOOL_CALL,
+}
 
 PromptProgress: TypeAlias = "Callable[[int, int], object]"
 """Called with tokens of a call's prompts: those that have been read, and all of them."""
@@ -33,19 +41,25 @@ class Answer:
         prompt: tokens of its prompt.
         tokens: its output, a stop token included.
         logprobs: of each of them, where scores are wanted.
-        finish_reason: NONE while it goes on.
+        beam_score: of a beam search.
+        finish_reason: NONE while it goes on, and where the streamer cancelled it.
+        ended: whether it was ended here, perhaps before the engine knows.
         detokenizer: where text is streamed or watched for stop strings.
     """
 
     prompt: SequenceOf[int]
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    beam_score: float | None = None
     finish_reason: GenerationFinishReason = GenerationFinishReason.NONE
+    ended: bool = False
     detokenizer: IncrementalDetokenizer | None = None
 
     @property
     def score(self) -> float:
-        """Sum of the log probabilities."""
+        """That of a beam, else the sum of the log probabilities."""
+        if self.beam_score is not None:
+            return self.beam_score
         return sum(self.logprobs[: len(self.tokens)], 0.0)
 
     def output(self, echo: bool) -> list[int]:
@@ -83,16 +97,17 @@ class GenerationCall:
         self._streams = streamer is not None
         self._prompt_progress = prompt_progress
         self.answers: list[Answer] = []
+        self._prompt_tokens = 0
         self._why_lossy = why_lossy
         self.metrics = PerfMetrics(
             load_time=load_time, why_lossy=why_lossy(False, False), identity_breakers=identity_breakers
         )
         self.cancelled = False
 
-    @property
-    def parsed(self) -> list[dict[str, object]]:
-        """What the parsers of the streamer made of the text; nothing without parsers."""
-        return self._stream.parsed
+    def count_grammar(self, started: float, init_times: Mapping[str, float]) -> None:
+        """The grammar is ready, on which work began at `started`; `init_times` are of `Grammars`."""
+        self.metrics.raw_metrics.grammar_compile_times.append(microseconds() - started)
+        self.metrics.grammar_compiler_init_times = dict(init_times)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -105,27 +120,37 @@ class GenerationCall:
         """Generate. Afterwards, also after an exception, nothing of the requests is left in the engine.
 
         Raises:
-            ValueError: a streamer with several sequences.
+            ValueError: a streamer with several sequences, or with beams.
         """
+        beams = settings.beams
+        if self._streams and beams is not None:
+            raise InvalidValueError(
+                f"streamer: the best of num_beams={beams.num_beams} comes at the end; leave it out"
+            )
         if self._streams and len(requests) > 1:
             raise InvalidValueError(
                 f"streamer: {len(requests)} sequences can't share one; generate one at a time"
             )
-        self.answers = [Answer(request.prompt_token_ids) for request in requests]
+        width = settings.num_return_sequences // settings.num_requests
+        self.answers = [Answer(request.prompt_token_ids) for request in requests for _ in range(width)]
+        self._prompt_tokens = sum(len(request.prompt_token_ids) for request in requests)
         if self._stream.takes_text or settings.stop_strings:
-            decoder = GraphText(self._tokenizer)
+            empty = IncrementalDetokenizer(
+                GraphText(self._tokenizer),
+                settings.stop_strings,
+                settings.include_stop_str_in_output,
+                to_token_end=True,
+            )
             for answer in self.answers:
-                answer.detokenizer = IncrementalDetokenizer(
-                    decoder,
-                    settings.stop_strings,
-                    settings.include_stop_str_in_output,
-                    to_token_end=True,
-                )
+                answer.detokenizer = empty.fork()
+            for request in requests if beams is not None else ():
+                request.detokenizer = empty
         for request in requests:
             request.metrics, request.arrival_time = self.metrics.raw_metrics, self._started / 1e6
             request.reports_reading = self._prompt_progress is not None
             request.logprobs = 0 if settings.scores else None
-        by_id = {r.request_id: answer for r, answer in zip(requests, self.answers, strict=True)}
+        places = range(0, len(self.answers), width)
+        by_id = {r.request_id: self.answers[at : at + width] for r, at in zip(requests, places, strict=True)}
         handle = self._engine.run(requests)
         read = dict.fromkeys(by_id, 0)
         try:
@@ -134,20 +159,14 @@ class GenerationCall:
                 tokens = list(self.answers[0].prompt)
                 self._stream.write(tokens, self._tokenizer.decode(tokens))
             for output in handle:
-                answer = by_id[output.request_id]
-                if read[output.request_id] < len(answer.prompt):
+                answers = by_id[output.request_id]
+                if read[output.request_id] < len(answers[0].prompt):
                     read[output.request_id] = output.metrics.num_read_tokens
                     self._report(read)
-                if answer.finish_reason != GenerationFinishReason.NONE:
-                    continue  # it was ended here before the engine knew
-                answer.logprobs += [one.logprob for one in output.logprobs]
-                answer.finish_reason = output.finish_reason
-                for tokens in of_passes(output) if self._streams else [output.token_ids]:
-                    answer.tokens += tokens
-                    if not self._deliver(answer, tokens):
-                        answer.finish_reason = GenerationFinishReason.STOP
+                for answer, own in zip(answers, output.answers, strict=False):
+                    if not self._take(answer, own):
                         handle.abort(output.request_id)
-                        break
+                    answer.beam_score = own.score if output.beams else None
             for answer in self.answers:
                 if (detokenizer := answer.detokenizer) is not None:
                     self._stream.write([], detokenizer.finish())
@@ -160,13 +179,26 @@ class GenerationCall:
             self._stream.end()
         return self.answers
 
+    def _take(self, answer: Answer, output: RequestOutput) -> bool:
+        """Add what came to an answer; whether it goes on, or its request has ended."""
+        if answer.ended:
+            return True
+        answer.logprobs += [one.logprob for one in output.logprobs]
+        answer.finish_reason = output.finish_reason
+        for tokens in of_passes(output) if self._streams else [output.token_ids]:
+            answer.tokens += tokens
+            if (reason := self._deliver(answer, tokens)) is not None:
+                answer.finish_reason, answer.ended = reason, True
+                return False
+        return True
+
     def _report(self, read: Mapping[str, int]) -> None:
         """Say how much of the prompts has been read, by request."""
         if self._prompt_progress is not None:
-            self._prompt_progress(sum(read.values()), sum(len(answer.prompt) for answer in self.answers))
+            self._prompt_progress(sum(read.values()), self._prompt_tokens)
 
-    def _deliver(self, answer: Answer, tokens: list[int]) -> bool:
-        """Give new tokens to the streamer; whether the answer goes on."""
+    def _deliver(self, answer: Answer, tokens: list[int]) -> GenerationFinishReason | None:
+        """Give new tokens to the streamer; why the answer ends here, `None` if it goes on."""
         text, detokenizer = "", answer.detokenizer
         if detokenizer is not None:
             text = detokenizer.update(tokens)
@@ -176,16 +208,31 @@ class GenerationCall:
                 del answer.tokens[detokenizer.num_tokens :]
         status = self._stream.write(tokens, text)
         self.cancelled = status == StreamingStatus.CANCEL
-        return bool(status == StreamingStatus.RUNNING) and not (detokenizer and detokenizer.stopped)
+        if detokenizer is not None and detokenizer.stopped:
+            return _ENDED_BY.get(status, GenerationFinishReason.STOP)
+        return _ENDED_BY.get(status)
 
-    def tokens(self, settings: GenerationSettings) -> list[list[int]]:
-        """The outputs as tokens."""
-        return [answer.output(settings.echo) for answer in self.answers]
+    def encoded(self, settings: GenerationSettings) -> EncodedResults:
+        """The outputs as tokens; ends the call."""
+        return EncodedResults(
+            [answer.output(settings.echo) for answer in self.answers], *self._ended(settings)
+        )
 
-    def texts(self, settings: GenerationSettings) -> list[str]:
-        """The outputs as text."""
+    def decoded(self, settings: GenerationSettings) -> DecodedResults:
+        """The outputs as text; ends the call."""
         with self.timed("detokenization_durations"):
-            return [self._text(answer, settings) for answer in self.answers]
+            texts = [self._text(answer, settings) for answer in self.answers]
+        return DecodedResults(texts, *self._ended(settings), self._parsed(texts, settings))
+
+    def _parsed(self, texts: SequenceOf[str], settings: GenerationSettings) -> list[dict[str, object]]:
+        """What the parsers made of each text, those of the streamer first; nothing without parsers."""
+        messages = self._stream.parsed
+        if settings.parsers and not messages:
+            messages = [{"content": text} for text in texts]
+        for message in messages:
+            for parser in settings.parsers:
+                parser.parse(message)
+        return messages
 
     def _text(self, answer: Answer, settings: GenerationSettings) -> str:
         detokenizer = answer.detokenizer
@@ -193,14 +240,13 @@ class GenerationCall:
             return str(self._tokenizer.decode(answer.output(settings.echo)))
         return (self._tokenizer.decode(list(answer.prompt)) if settings.echo else "") + detokenizer.text
 
-    def finish(
+    def _ended(
         self, settings: GenerationSettings
     ) -> tuple[list[float], list[GenerationFinishReason], PerfMetrics]:
         """Complete the metrics; return scores, finish reasons and metrics for the results."""
         answers = self.answers
         # A prompt with several answers is counted once, as in openvino_genai.
-        prompts = sum(len(answer.prompt) for answer in answers)
-        self.metrics.num_input_tokens = prompts // settings.num_return_sequences
+        self.metrics.num_input_tokens = self._prompt_tokens // settings.num_requests
         self.metrics.num_generated_tokens = sum(len(answer.tokens) for answer in answers)
         raw = self.metrics.raw_metrics
         self.metrics.why_lossy = self._why_lossy(raw.left_nothing_out, raw.read_whole_prompts)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
+from types import NoneType
 from typing import Any
 
 from openvino_genai import GenerationConfig, Tokenizer
 
 from ovspec.adapters.adapter_config import PipelineAdapters
-from ovspec.drafters import DrafterChoice, PromptLookup
+from ovspec.drafters import Auto, DrafterChoice, PromptLookup
 from ovspec.errors import InvalidTypeError, InvalidValueError, refuses_as_genai
 from ovspec.generation.chat_prompts import ChatPrompts
-from ovspec.generation.generation_config import GenerationSettings, resolve, updated, without_assistant
+from ovspec.generation.generation_config import (
+    GenerationSettings,
+    resolve,
+    updated,
+    with_eos,
+    without_assistant,
+)
 from ovspec.generation.grammars.grammar import Grammar
 from ovspec.generation.grammars.grammars import Grammars
 from ovspec.generation.inputs import eos_token_ids, read_generation_config, read_tokenizer
@@ -19,6 +27,7 @@ from ovspec.modes.commit_verify import CommitVerify
 from ovspec.modes.verify_mode import VerifyMode
 from ovspec_models import ModelInfo
 
+_LOG = logging.getLogger(__name__)
 _UNLIMITED_POSITIONS = 2**31 - 1  # for models that name no limit, such as those with ALiBi
 
 
@@ -82,8 +91,8 @@ class Outline:
         return self._chat_prompts
 
     def get_generation_config(self) -> GenerationConfig:
-        """A copy of the configuration that calls start from."""
-        return updated(self._config, {})
+        """A copy of the configuration that calls start from, with the end-of-sequence ids that they have."""
+        return with_eos(updated(self._config, {}), self._eos)
 
     @refuses_as_genai
     def set_generation_config(self, config: GenerationConfig) -> None:
@@ -125,6 +134,8 @@ class Outline:
         if settings.grammar is not None:
             self.grammars.constraint(settings.grammar)  # refuses what can't be followed
         _check(settings, self._choice, self._verify)
+        if settings.beams and not isinstance(self._choice, (Auto, NoneType)):
+            _LOG.warning("ovspec: beams are searched without drafts: drafter %r rests", self._choice.name)
         # Those that nothing stops at are suppressed before `min_new_tokens` all the same.
         stops, least = settings.sampling.stop_token_ids, settings.sampling.min_new_tokens
         if unknown := sorted(token for token in stops if token >= self._vocab_size):

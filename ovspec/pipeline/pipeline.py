@@ -15,9 +15,9 @@ import openvino as ov
 import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
+from ovspec.devices.clock import microseconds
 from ovspec.drafters import DrafterChoice, Parts, ProposesTokens, build_drafter, parse_drafter
 from ovspec.engine.engine_thread import EngineThread
-from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request
 from ovspec.engine.routing import check_commit, limit_anew
 from ovspec.errors import InvalidValueError, PipelineBusyError, refuses_as_genai
@@ -147,8 +147,8 @@ class LLMPipeline(Outline):
         assistant = draft_choices(draft_model, self._info, calibrated, device, attention, properties, linear)
         rule = sparse_part(calibrated_mode(SparseVerify(), self._ovspec_config))
         choices = (attention, experts, ffn, linear, assistant.boundaries if assistant else (), reading, rule)
-        adapts = given.adapters is not None
-        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices, adapts)
+        adapters = given.adapters
+        target = TargetChoices.of(self._info, calibrated, choice, device, properties, *choices, adapters)
         if given.tokenizer is None:
             check_tokenizer(self._info.folder)
         # OpenVINO compiles without Python, which the tokenizer takes for a tenth of a second.
@@ -156,23 +156,13 @@ class LLMPipeline(Outline):
         self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
         self._room = partial(target.cache_room, self._plan, max_num_batched_tokens=chunk, assistant=assistant)
         self._target = target.load(compiling=beside.begin)
-        content, adapters = special_tokens_in_content, given.adapters
-        super().__init__(self._info, calibrated, choice, beside.result(), max_context, content, adapters)
+        content, tokenizer = special_tokens_in_content, beside.result()
+        super().__init__(self._info, calibrated, choice, tokenizer, max_context, content, adapters)
         check_commit(self._target, mode)
         self._assistant = assistant.load(self._info.vocab_size, chunk) if assistant else None
         parts = Parts(self._target, self._tokenizer, self._info.vocab_size, self._assistant)
-        engine = LLMEngine(
-            self._target,
-            build_drafter(choice, parts),
-            mode,
-            chunk,
-            given.max_num_seqs,
-            self.max_model_len,
-            self._ovspec_config,
-            given.cache_bytes,
-            given.prefix_cache_bytes(self._plan),
-            self.grammars,
-        )
+        proposing, limits = build_drafter(choice, parts), (chunk, self.max_model_len, self._plan)
+        engine = given.engine(self._target, proposing, mode, *limits, self._ovspec_config, self.grammars)
         self._engine = EngineThread(engine)
         self._request_ids, self._chat, self._calls = itertools.count(), Chat(), CallGate()
         self._load_time = 1e3 * (time.perf_counter() - started)
@@ -241,6 +231,7 @@ class LLMPipeline(Outline):
         prompt_progress: _Progress,
         kwargs: dict[str, Any],
     ) -> str | DecodedResults | EncodedResults:
+        started = microseconds()
         settings = self.settings(generation_config, **kwargs)
         threshold = settings.acceptance_threshold
         call = GenerationCall(
@@ -254,6 +245,8 @@ class LLMPipeline(Outline):
             self.runner.identity_breakers + settings.identity_breakers,
             prompt_progress,
         )
+        if settings.grammar is not None:
+            call.count_grammar(started, self.grammars.init_times)
         if isinstance(inputs, ChatHistory):
             return self._generate_turn(inputs, settings, call)
         if isinstance(inputs, str) and self._chat.history is not None:
@@ -262,8 +255,13 @@ class LLMPipeline(Outline):
                 turn.cancelled = call.cancelled
             return turn.answer
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
-            self._generate(token_rows(inputs), settings, call)
-            return EncodedResults(call.tokens(settings), *call.finish(settings))
+            if settings.parsers:
+                raise InvalidValueError("parsers: they take text, and these inputs are answered by tokens")
+            self._check_one_answer(settings)
+            with self._chat.token_turn(token_rows(inputs)) as tokens:
+                answers = self._generate(tokens.prompts, settings, call)
+                tokens.answer = None if call.cancelled else answers[0].tokens
+            return call.encoded(settings)
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
         if template := settings.apply_chat_template and bool(self._tokenizer.chat_template):
             with call.timed("chat_template_durations"):
@@ -272,7 +270,7 @@ class LLMPipeline(Outline):
             encoded = self._chat_prompts.tokenized if template else partial(encode, self._tokenizer)
             prompts = [encoded(text) for text in texts]
         answers = self._generate(prompts, settings, call)
-        results = DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)
+        results = call.decoded(settings)
         # As in openvino_genai, a prompt that is answered several times gives results, not text.
         return results.texts[0] if isinstance(inputs, str) and len(answers) == 1 else results
 
@@ -378,7 +376,7 @@ class LLMPipeline(Outline):
         whole = self.max_model_len == self._info.max_position_embeddings
         why = self._info.why_no_more_positions if whole else ""
         check_prompts(prompts, self.max_model_len, self._info.vocab_size, why)
-        repeated = [prompt for prompt in prompts for _ in range(settings.num_return_sequences)]
+        repeated = [prompt for prompt in prompts for _ in range(settings.num_requests)]
         requests = [
             Request(f"generate-{next(self._request_ids)}", prompt, settings, index=index)
             for prompt, index in zip(repeated, occurrences(repeated), strict=True)
@@ -389,12 +387,14 @@ class LLMPipeline(Outline):
         self, history: ChatHistory, settings: GenerationSettings, call: GenerationCall
     ) -> DecodedResults:
         """Answer a history."""
-        given = settings.num_return_sequences
-        if given > 1 and self._chat.history is not None:
-            raise InvalidValueError(f"num_return_sequences={given}: a chat takes one answer")
+        self._check_one_answer(settings)
         with call.timed("chat_template_durations"):
             text = self._chat_prompts.templated(history)
         with call.timed("tokenization_durations"):
             prompt = self._chat_prompts.tokenized(text)
         self._generate([prompt], settings, call)
-        return DecodedResults(call.texts(settings), *call.finish(settings), call.parsed)
+        return call.decoded(settings)
+
+    def _check_one_answer(self, settings: GenerationSettings) -> None:
+        if (given := settings.num_return_sequences) > 1 and self._chat.history is not None:
+            raise InvalidValueError(f"num_return_sequences={given}: a chat takes one answer")

@@ -11,16 +11,24 @@ import openvino as ov
 from openvino_genai import SchedulerConfig, Tokenizer
 
 from ovspec.adapters.adapter_config import PipelineAdapters
-from ovspec.engine.llm_engine import MAX_NUM_SEQS
+from ovspec.drafters.drafter import Drafter
+from ovspec.engine.llm_engine import MAX_NUM_SEQS, LLMEngine
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.generation_config import fields_of
+from ovspec.generation.grammars.grammars import Grammars
 from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.modes.sparse_prefill import PROMPT_PIECE
+from ovspec.modes.verify_mode import VerifyMode
 from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.runner.model_runner import ModelRunner
+from ovspec_models import OvspecConfig
 from ovspec_ops import extension_path
 
 # Supported fields of SchedulerConfig; the others must have their defaults.
-_HONOURED = ("cache_size", "max_num_batched_tokens", "max_num_seqs", "enable_prefix_caching")
+_HONOURED = (
+    *("cache_size", "max_num_batched_tokens", "max_num_seqs", "enable_prefix_caching"),
+    "dynamic_split_fuse",
+)
 _GIB = 2**30
 
 
@@ -39,6 +47,7 @@ class PipelineArguments:
         max_num_seqs: requests that run at a time.
         enable_prefix_caching: whether prompts share what they begin with; they do without a
             `SchedulerConfig`.
+        dynamic_split_fuse: whether several passes may read a prompt.
     """
 
     tokenizer: Tokenizer | None
@@ -50,6 +59,7 @@ class PipelineArguments:
     cache_bytes: int | None = None
     max_num_seqs: int = MAX_NUM_SEQS
     enable_prefix_caching: bool = True
+    dynamic_split_fuse: bool = True
 
     @classmethod
     def parse(
@@ -106,11 +116,40 @@ class PipelineArguments:
                 f"max_num_batched_tokens={chunk}: prefill='sparse' reads prompts in pieces of {PROMPT_PIECE} "
                 "tokens; expected at least as many"
             )
+        if sparse and not self.dynamic_split_fuse:
+            raise InvalidValueError(
+                "scheduler_config.dynamic_split_fuse=False: prefill='sparse' reads prompts in pieces; leave "
+                "one of them out"
+            )
         return chunk
 
-    def prefix_cache_bytes(self, plan: MemoryPlan) -> int:
-        """What ended requests leave in the target's cache: all of a limit that was given, or as planned."""
-        return (self.cache_bytes or plan.prefix_cache) if self.enable_prefix_caching else 0
+    def engine(
+        self,
+        target: ModelRunner,
+        drafter: Drafter | None,
+        verify: VerifyMode,
+        chunk: int,
+        max_model_len: int,
+        plan: MemoryPlan,
+        config: OvspecConfig | None,
+        grammars: Grammars,
+    ) -> LLMEngine:
+        """The engine of a pipeline; arguments as of `LLMEngine`, `chunk` rows of a pass."""
+        # What ended requests leave in the target's cache: all of a limit that was given, or as planned.
+        prefixes = (self.cache_bytes or plan.prefix_cache) if self.enable_prefix_caching else 0
+        return LLMEngine(
+            target,
+            drafter,
+            verify,
+            chunk,
+            self.max_num_seqs,
+            max_model_len,
+            config,
+            self.cache_bytes,
+            prefixes,
+            grammars,
+            self.dynamic_split_fuse,
+        )
 
     def _take(self, scheduler: object) -> None:
         if not isinstance(scheduler, SchedulerConfig):
@@ -132,6 +171,7 @@ class PipelineArguments:
                 "scheduler_config.max_num_seqs=0: expected at least 1, else no request runs"
             )
         self.enable_prefix_caching = bool(scheduler.enable_prefix_caching)
+        self.dynamic_split_fuse = bool(scheduler.dynamic_split_fuse)
 
 
 def _take_genai_properties(properties: dict[str, Any]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ovspec.rag.questions import Question, contains
+from ovspec.eval.scores import contains
+from ovspec.rag.questions import Question
 from ovspec.rag.result import RagResult
 from ovspec.rag.speculative_rag import SpeculativeRAG
 
@@ -81,5 +82,5 @@ def _answered(rag: SpeculativeRAG, question: Question, turn: int) -> Example:
 
 
 def _outcome(question: Question, result: RagResult) -> Outcome:
-    correct = contains(result.answer, question.answers)
+    correct = bool(contains(result.answer, question.answers))
     return Outcome(result.answer, correct, result.durations.total, result.target_tokens)

@@ -1,19 +1,14 @@
-"""Questions with their answers, and whether a text holds one of them."""
+"""Questions with their answers."""
 
 from __future__ import annotations
 
-import re
-import string
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ovspec.errors import InvalidValueError
+from ovspec.eval.scores import normalised
 from ovspec_models.folder.jsonl import json_lines
-
-_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +42,12 @@ def read_questions(path: Path) -> list[Question]:
     return questions
 
 
-def contains(text: str, answers: Sequence[str]) -> bool:
-    """Whether a text has one of the answers as a run of words, without case, punctuation and articles."""
-    words = f" {_words(text)} "
-    return any(f" {found} " in words for answer in answers if (found := _words(answer)))
-
-
 def _question(value: Any) -> Question | None:
     if not isinstance(value, dict):
         return None
     text, answers = value.get("question"), value.get("answers")
     if not isinstance(text, str) or not text.strip() or not isinstance(answers, list):
         return None
-    if not answers or not all(isinstance(answer, str) and _words(answer) for answer in answers):
+    if not answers or not all(isinstance(answer, str) and normalised(answer) for answer in answers):
         return None
     return Question(text, tuple(answers))
-
-
-def _words(text: str) -> str:
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())

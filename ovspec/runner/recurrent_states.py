@@ -8,6 +8,7 @@ writes the state behind each of its rows to a slot of its own, and a rollback ch
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -43,6 +44,7 @@ class RecurrentStates:
         self._tables: dict[str, HostBlocks] = {}
         self._capacity = 0
         self._free: list[int] = []
+        self._shared = Counter[int]()
         # What the pass that is being computed writes.
         self._writes: list[tuple[SequenceStates, dict[int, int]]] = []
 
@@ -74,7 +76,7 @@ class RecurrentStates:
         for rows in batch:
             states = rows.sequence.states
             if states is None:
-                states = rows.sequence.states = SequenceStates(self._free)
+                states = rows.sequence.states = SequenceStates(self._free, self._shared)
             states.cut(rows.past)
             states.keep(rows.past)
             first = states.slot(rows.past)

@@ -18,8 +18,6 @@ from ovspec.sampling.sampling import Distribution
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _WHOLE = 2**64 - 1
 _STREAM, _UNCOUPLED_STREAM = 3, 4
-# Positions whose numbers a sequence keeps after a draft: the target draws with them, and the next draft.
-_KEPT = 16
 
 
 class Coupling:
@@ -32,11 +30,13 @@ class Coupling:
 
     def __init__(self, seed: int, sequence_index: int = 0, answered: int = 0) -> None:
         self._seed, self._sequence_index, self._answered = seed, sequence_index, answered
-        self._drafted: dict[int, tuple[NDArray[np.float64], NDArray[np.float32]]] = {}
 
     @functools.cached_property
-    def _key(self) -> int:
-        """Made where numbers are drawn: a greedy call spares the first one of a process 10 ms of imports."""
+    def key(self) -> int:
+        """Of the numbers of all positions, 64 bits.
+
+        Made where numbers are drawn: a greedy call spares the first one of a process 10 ms of imports.
+        """
         words = np.random.SeedSequence(self._seed, spawn_key=(self._sequence_index, _STREAM))
         return int(words.generate_state(1, np.uint64)[0])
 
@@ -51,7 +51,7 @@ class Coupling:
         bits = ids.astype(np.uint64)
         bits += np.uint64(1)
         bits *= np.uint64(_GOLDEN)
-        bits += np.uint64(_mixed_number(self._key + (position + 1) * _GOLDEN))
+        bits += np.uint64(_mixed_number(self.key + (position + 1) * _GOLDEN))
         _mix(bits)
         # Midpoints of 2**53 equal steps: never 0 or 1.
         bits >>= np.uint64(11)
@@ -61,25 +61,8 @@ class Coupling:
         np.log(uniform, out=uniform)
         return np.negative(uniform, out=uniform)
 
-    def noise(self, position: int, vocab_size: int) -> NDArray[np.float32]:
-        """-log E(x) of all ids, f32 `[vocab]`: the argmax of log p + noise is the token of `draw`."""
-        race, noise = self._drafted.get(position, (None, None))
-        if race is None or noise is None or race.size != vocab_size:
-            race = self.exponentials(position, np.arange(vocab_size))
-            noise = race.astype(np.float32)
-            np.log(noise, out=noise)
-            np.negative(noise, out=noise)
-            self._drafted[position] = race, noise
-            if len(self._drafted) > _KEPT:
-                del self._drafted[next(iter(self._drafted))]
-        return noise
-
     def draw(self, p: Distribution, position: int) -> int:
         """The token of `p` at a position."""
-        drafted = self._drafted.get(position) if p.ids is None else None
-        if drafted is not None and drafted[0].size == p.probs.size:
-            with np.errstate(divide="ignore"):
-                return int((drafted[0] / p.probs).argmin())
         ids = np.arange(p.probs.size) if p.ids is None else p.ids
         with np.errstate(divide="ignore"):
             race = self.exponentials(position, ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,20 @@ class LogitsProcessor:
         self._ids = np.concatenate([unique, np.zeros(64, dtype=np.int64)])
         self._counts = np.zeros(self._ids.size, dtype=np.int64)
         self._slots: dict[int, int] = {int(token): slot for slot, token in enumerate(unique)}
+
+    def fork(self) -> LogitsProcessor:
+        """The same context, which grows apart.
+
+        Raises:
+            ValueError: there is a grammar.
+        """
+        if self.constraint is not None:
+            raise ValueError("a sequence with a grammar can't be forked")
+        other = copy(self)
+        other._tokens, other._slots = list(self._tokens), dict(self._slots)
+        other._ids, other._counts = self._ids.copy(), self._counts.copy()
+        other._ngrams = None if self._ngrams is None else self._ngrams.fork()
+        return other
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Add generated tokens to the context.

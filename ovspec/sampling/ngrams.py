@@ -21,6 +21,10 @@ class Ngrams:
         self._text = np.array(prompt, np.int64)
         self._length = self._text.size
 
+    def fork(self) -> Ngrams:
+        """The same sequence, which grows apart."""
+        return Ngrams(self._size, self._text[: self._length])
+
     def extend(self, tokens: Sequence[int]) -> None:
         """The sequence has these tokens too."""
         end = self._length + len(tokens)

@@ -118,12 +118,8 @@ class SamplingParams:
             eos_token_ids: end-of-sequence ids of tokenizer and model, added to those of the configuration.
 
         Raises:
-            ValueError: the configuration asks for beam search, or a value is outside its range.
+            ValueError: a value is outside its range.
         """
-        _require(
-            config.num_beams == 1,
-            f"num_beams must be 1, got {config.num_beams}; beam search has no acceptance rule",
-        )
         named = set() if config.eos_token_id == -1 else {config.eos_token_id}
         values = {entry.name: getattr(config, entry.name) for entry in fields(cls) if entry.name not in _OWN}
         values["stop_token_ids"] = frozenset(named | set(config.stop_token_ids) | set(eos_token_ids))

@@ -8,6 +8,7 @@ draft is. What a model drafts has a rate by position. Rates are discounted Beta 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
@@ -32,66 +33,57 @@ class Rates:
 
     def __init__(self, priors: Sequence[float], memory: float, weight: float) -> None:
         self._priors, self._fading, self._weight = tuple(priors), 1.0 - 1.0 / memory, weight
-        self._kept, self._tried = list[float](), list[float]()
+        self._seen = list[tuple[float, float]]()  # successes and observations
 
     def rates(self, count: int) -> list[float]:
         """The rates of the first indices."""
         found = list[float]()
         for index in range(count):
             prior = self._priors[index] if index < len(self._priors) else found[-1]
-            kept, tried = (self._kept[index], self._tried[index]) if index < len(self._kept) else (0.0, 0.0)
+            kept, tried = self._seen[index] if index < len(self._seen) else (0.0, 0.0)
             found.append((kept + self._weight * prior) / (tried + self._weight))
         return found
 
     def observe(self, index: int, success: bool) -> None:
         """Take one observation."""
-        missing = index + 1 - len(self._kept)
-        self._kept += [0.0] * missing
-        self._tried += [0.0] * missing
-        self._kept[index] = self._fading * self._kept[index] + success
-        self._tried[index] = self._fading * self._tried[index] + 1.0
+        self._seen += [(0.0, 0.0)] * (index + 1 - len(self._seen))
+        kept, tried = self._seen[index]
+        self._seen[index] = self._fading * kept + success, self._fading * tried + 1.0
 
     def fade(self) -> None:
         """A step without an observation: what failed long ago is tried again at some time."""
-        self._kept = [self._fading * kept for kept in self._kept]
-        self._tried = [self._fading * tried for tried in self._tried]
+        self._seen = [(self._fading * kept, self._fading * tried) for kept, tried in self._seen]
 
 
 class AcceptanceModel:
-    """How likely the tokens of lookups and of models are."""
+    """How likely the tokens of lookups and of models are.
+
+    Attributes:
+        model: rates of a model's tokens by position.
+        confirmed: rates at which a dense pass confirms a provisional token, by multiple of the budget.
+    """
 
     def __init__(self) -> None:
-        self._lookups, self._model = Rates(_BY_MATCH, *_LOOKUPS), Rates((_OF_MODEL,), *_MODELS)
-        self._confirmed: dict[float, Rates] = {}
+        self._lookups, self.model = Rates(_BY_MATCH, *_LOOKUPS), Rates((_OF_MODEL,), *_MODELS)
+        self.confirmed = defaultdict[float, Rates](lambda: Rates(_BY_MATCH[-1:], *_MODELS))
 
     def likely(self, match: int, tokens: int) -> list[float]:
         """Probability of coming to each token of a draft; `match` is 0 for one of a model."""
         if not match:
-            return list(accumulate(self._model.rates(tokens), mul))
+            return list(accumulate(self.model.rates(tokens), mul))
         rates = self._lookups.rates(len(_BY_MATCH))
         return list(accumulate((rates[_index(match + place)] for place in range(tokens)), mul))
 
     def observe(self, match: int, judged: int, accepted: int) -> None:
         """Take a draft, of which `judged` tokens were compared and the first `accepted` held."""
         for place in range(min(judged, accepted + 1)):
-            rates, index = (self._lookups, _index(match + place)) if match else (self._model, place)
+            rates, index = (self._lookups, _index(match + place)) if match else (self.model, place)
             rates.observe(index, place < accepted)
-
-    def fade(self) -> None:
-        """A step in which the model drafted nothing."""
-        self._model.fade()
-
-    def confirmed(self, scale: float) -> float:
-        """Rate at which a dense pass confirms a provisional token, by multiple of the sparse budget."""
-        return self._confirmations(scale).rates(1)[0]
 
     def observe_commit(self, scale: float, rows: int, confirmed: int) -> None:
         """Take a commit of `rows` provisional tokens, the first `confirmed` of which held."""
         for place in range(min(rows, confirmed + 1)):
-            self._confirmations(scale).observe(0, place < confirmed)
-
-    def _confirmations(self, scale: float) -> Rates:
-        return self._confirmed.setdefault(scale, Rates(_BY_MATCH[-1:], *_MODELS))
+            self.confirmed[scale].observe(0, place < confirmed)
 
 
 def _index(match: int) -> int:

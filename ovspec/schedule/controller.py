@@ -18,10 +18,9 @@ from ovspec.schedule.acceptance import AcceptanceModel
 from ovspec.schedule.cost import Array, CostCell, CostModel
 from ovspec.schedule.schedule import ModelAsk, Plan, Schedule, StepOutcome, StepState
 
-# Steps over which the speed of late is taken, and steps of a model's drafts that one choice serves.
-_STEPS, _SERVES = 64.0, 4
-# Lengths of a model's drafts, and of matches that its drafts are compared with.
-_LENGTHS = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 63])
+# Steps over which the speed of late is taken.
+_STEPS = 64.0
+# Lengths of matches that a model's drafts are compared with.
 _MATCHES = (1, 2, 3, 4, 8, 16)
 
 
@@ -51,21 +50,19 @@ class AutoSchedule(Schedule):
         # Tokens and microseconds of late.
         self._tokens = self._time = 0.0
         self._choice = _Choice(0.0, 0, 1.0, 0)
-        self._served = self._since_plain = 0
+        self._since_plain = 0
         self._nodes = float(max_num_assistant_tokens)
 
     def plan(self, state: StepState) -> Plan:
         """Lookups are asked for all they have; a model for what it is expected to gain by."""
-        before, self._state = self._state, state
+        self._state = state
         limit, cell = min(state.max_draft, self._most), self._costs.cell(state.contexts)
         can_choose = state.has_model or len(state.budget_scales) > 1 or len(state.commit_intervals) > 1
-        may_change = min(state.pending, default=0) == 0  # one of them has just committed
-        self._served -= 1
         if not can_choose:
             interval = state.commit_intervals[0] if state.commit_intervals else 0
             self._choice = _Choice(0.0, 0, state.budget_scales[0], interval)
-        elif may_change and (self._served < 0 or len(before.contexts) != len(state.contexts)):
-            self._choice, self._served = self._best(cell, limit), _SERVES - 1
+        elif min(state.pending, default=0) == 0:  # one of them has just committed
+            self._choice = self._best(cell, limit)
         _, tokens, self._scale, interval = self._choice
         self._since_plain += 1
         if self._since_plain > _STEPS or not cell.verify_at(self._scale).is_known(0):
@@ -97,9 +94,12 @@ class AutoSchedule(Schedule):
         if outcome.commit_rows:
             self._acceptance.observe_commit(scale, outcome.commit_rows, outcome.confirmed)
         if outcome.model_tokens:
-            self._nodes += (sum(outcome.proposed) / len(outcome.accepted) - self._nodes) / _SERVES
+            # A grammar's draft is not judged.
+            drafts = zip(outcome.proposed, outcome.matches, outcome.judged, strict=True)
+            own = [proposed for proposed, match, judged in drafts if judged and not match]
+            self._nodes = sum(own) / max(1, len(own))
         else:
-            self._acceptance.fade()
+            self._acceptance.model.fade()
             self._since_plain = 0
         keep = 1.0 - 1.0 / _STEPS
         self._tokens = keep * self._tokens + sum(outcome.accepted) + len(outcome.accepted)
@@ -117,7 +117,7 @@ class AutoSchedule(Schedule):
     def _best(self, cell: CostCell, limit: int) -> _Choice:
         """The choice of most worth; of trees the largest, of which `least_confidence` keeps a part."""
         state, acceptance, sequences = self._state, self._acceptance, len(self._state.contexts)
-        lengths = np.array([0, limit]) if state.trees else _LENGTHS[limit >= _LENGTHS]
+        lengths = np.array([0, limit]) if state.trees else np.arange(limit + 1)
         lengths = lengths if state.has_model else lengths[:1]
         # Of a tree as many nodes as were kept of the last ones.
         rows = np.minimum(lengths, self._nodes) if state.trees else lengths
@@ -133,7 +133,7 @@ class AutoSchedule(Schedule):
             cost, kept = verify + drafting + np.where(lengths > 0, reading, 0.0), 1.0
             if interval is not None and scale < math.inf:
                 # The dense pass adds a token of its own, where it disagrees or at the end.
-                rates = acceptance.confirmed(scale) ** np.arange(1, interval + 1)
+                rates = acceptance.confirmed[scale].rates(1)[0] ** np.arange(1, interval + 1)
                 kept = (float(rates.sum()) + 1.0) / interval
                 cost = cost + yielded / interval * cell.verify_at(math.inf).at(sequences * interval)
             worth = sequences * yielded * kept - self._price * cost

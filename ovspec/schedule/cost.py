@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median, median_low
 
@@ -30,7 +29,7 @@ class CostCurve:
 
     def __init__(self) -> None:
         self._samples: dict[int, list[float]] = {}
-        self._known: tuple[list[int], list[float]] | None = None
+        self._known: tuple[list[int], Array] | None = None
 
     def add(self, size: int, cost: float) -> None:
         """Take a measured cost."""
@@ -66,27 +65,16 @@ class CostCurve:
             return np.zeros(len(sizes))
         if self._known is None:
             known = sorted(self._samples)
-            self._known = known, _ascending([self._samples[size] for size in known])
-        known, found = self._known
-        result: Array = np.interp(sizes, known, found)
-        row = _UNSEEN_ROW * found[0]
+            medians = [median_low(self._samples[size]) for size in reversed(known)]
+            self._known = known, np.minimum.accumulate(medians)[::-1]
+        known, costs = self._known
+        inside: Array = np.interp(sizes, known, costs)
+        row = _UNSEEN_ROW * costs[0]
         if len(known) > 1:
-            row = (found[-1] - found[0]) / (known[-1] - known[0])
+            row = (costs[-1] - costs[0]) / (known[-1] - known[0])
         beyond = np.maximum(sizes - known[-1], 0) - np.maximum(known[0] - sizes, 0)
-        return np.maximum(result + row * beyond, result / 2)
-
-
-def _ascending(samples: Sequence[Sequence[float]]) -> list[float]:
-    """Medians by size; those that would fall become their weighted mean (isotonic regression)."""
-    pools = list[tuple[float, int, int]]()  # cost, number of samples and of sizes
-    for found in samples:
-        cost, weight, sizes = median_low(found), len(found), 1
-        while pools and pools[-1][0] > cost:
-            before, of_before, some = pools.pop()
-            cost = (before * of_before + cost * weight) / (of_before + weight)
-            weight, sizes = weight + of_before, sizes + some
-        pools.append((cost, weight, sizes))
-    return [cost for cost, _, sizes in pools for _ in range(sizes)]
+        found: Array = np.maximum(inside + row * beyond, inside / 2)
+        return found
 
 
 @dataclass(slots=True)

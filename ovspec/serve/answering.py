@@ -26,7 +26,8 @@ class Answering:
     """Submits requests and reads their outputs; whatever still runs at the end is aborted.
 
     Args:
-        choices, clocks, slots: one per request.
+        choices: the same number for each request, those of a request together.
+        clocks, slots: one per request.
         seconds: for all of it.
     """
 
@@ -101,23 +102,26 @@ class Answering:
             stream = await self._ready.get()
             if isinstance(stream, Exception):
                 raise stream
-            output, choice = stream.take(), self._choices[stream.index]
+            output = stream.take()
             request_id = self._requests[stream.index].request_id
             if output.finished:
                 self._running.discard(request_id)
-            if choice.finish_reason is not None:
-                continue  # a stop string has ended it: what its request did since is nobody's
-            if output.error is not None:
-                raise refusal(output.error) from output.error
-            delta = await asyncio.to_thread(choice.add, output) if choice.echoes else choice.add(output)
-            if delta.finish_reason is not None:
-                unfinished -= 1
-                stream.clock.end(delta.finish_reason)
-                if request_id in self._running:
-                    # A stop string: the engine knows tokens only.
-                    self._running.discard(request_id)
-                    self._engine.abort([request_id])
-            yield stream.index, delta
+            width = len(self._choices) // len(self._requests)
+            for index, own in enumerate(output.answers, stream.index * width):
+                choice = self._choices[index]
+                if choice.finish_reason is not None:
+                    continue  # a stop string has ended it: what its request did since is nobody's
+                if output.error is not None:
+                    raise refusal(output.error) from output.error
+                delta = await asyncio.to_thread(choice.add, own) if choice.echoes else choice.add(own)
+                if delta.finish_reason is not None:
+                    unfinished -= 1
+                    stream.clock.end(delta.finish_reason)
+                    if request_id in self._running:
+                        # A stop string: the engine knows tokens only.
+                        self._running.discard(request_id)
+                        self._engine.abort([request_id])
+                yield index, delta
 
 
 def refusal(error: Exception) -> ApiError:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ovspec.adapters.adapter_config import AdapterConfig
 from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.requests.request import RequestOutput
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -130,8 +131,11 @@ class Batch:
             self._forget(running)
             self._refuse(running.entry, refusal(output.error))
             return
-        delta = running.call.choices[index].add(output)
-        running.deltas[index].extend(delta)
+        call = running.call
+        width = len(call.choices) // len(call.requests)
+        for place, own in enumerate(output.answers, index * width):
+            delta = call.choices[place].add(own)
+            running.deltas[place].extend(delta)
         if delta.finish_reason is not None:
             del self._running[output.request_id]
             if not output.finished:
@@ -156,9 +160,10 @@ class BatchModel:
         name: str,
         chat_template: str | None,
         max_num_seqs: int,
+        adapters: Mapping[str, AdapterConfig] | None = None,
     ) -> None:
         pipeline = load()
-        self._model = ServedModel(pipeline, folder, name, chat_template)
+        self._model = ServedModel(pipeline, folder, name, chat_template, adapters)
         self._engine, self._ahead = pipeline.engine, 2 * max_num_seqs
         self._engine.engine.max_num_seqs = max_num_seqs
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from ovspec_models.folder.jsonl import numbered_lines
+from ovspec_models.folder.jsonl import check_text, numbered_lines
 from ovspec_models.folder.shown import shown
 
 _EXPECTED = '{"custom_id": "...", "method": "POST", "url": "/v1/chat/completions", "body": {...}}'
@@ -53,10 +53,7 @@ def _entry(line: str, place: str) -> BatchEntry:
     custom_id, url, body = (fields.get(name) for name in ("custom_id", "url", "body"))
     if not (isinstance(custom_id, str) and isinstance(url, str) and isinstance(body, dict)):
         raise ValueError(f"{place} is no request; expected {_EXPECTED}")
-    try:
-        custom_id.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{place}: custom_id is no valid text ({error.reason})") from None
+    check_text(f"{place}: custom_id", custom_id)
     if fields.get("method", "POST") != "POST":
         raise ValueError(f"{place}: method={shown(fields['method'])}; expected POST")
     return BatchEntry(custom_id, url, body)

@@ -22,11 +22,11 @@ class Call:
     """One HTTP request for answers.
 
     Attributes:
-        requests: for the engine, one per choice.
-        choices: the answers, one per request.
+        requests: for the engine, one per choice, or per prompt whose choices are beams.
+        choices: the answers, those of a request together.
         verify: how drafts are verified, in a word.
         num_spec_tokens: draft tokens of a step, at most.
-        prompts: one per request; those of a prompt share it.
+        prompts: one per choice; those of a prompt share it.
     """
 
     body: GenerationBody
@@ -71,13 +71,17 @@ class Call:
             grammar = grammar_of(body)
             max_tokens = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
             objects = CompletionObjects(called, logprobs)
+        if isinstance(objects, (ChatObjects, CompletionObjects)):
+            objects.fields["system_fingerprint"] = model.fingerprint
         both = isinstance(body, ChatBody) and body.max_tokens is None
         for prompt in prompts:
             limit_field = "max_completion_tokens" if both else "max_tokens"
             model.check_length(len(prompt), max_tokens, field, limit_field)
         settings = model.settings(body, max_tokens, grammar)
         count, counted = body.num_candidates, body.count_field
-        if count > 1 and not settings.sampling.do_sample:
+        if settings.beams is not None:
+            count = 1  # a request answers with all of them
+        elif count > 1 and not settings.sampling.do_sample:
             message = f"{counted}={count}: greedy answers are all the same; set temperature above 0"
             raise ApiError(400, message, counted)
         name, verify = model.verify_mode(body.verify)
@@ -103,7 +107,8 @@ class Call:
         stops = (settings.stop_strings, settings.include_stop_str_in_output, body.return_token_origins)
         # The text of a completion goes on behind its prompt; that of a message begins anew.
         echo = isinstance(body, CompletionBody) and body.echo
-        texts = [text for one in prompts for text in [PromptText(model.token_text, one)] * count]
+        texts = [text for one in prompts for text in [PromptText(model.token_text, one)] * body.num_choices]
+        of_requests = [request for request in requests for _ in range(body.num_choices // count)]
         choices = [
             Choice(
                 model.token_text,
@@ -113,8 +118,11 @@ class Call:
                 prompt=() if isinstance(body, ChatBody) else request.prompt_token_ids,
                 echo=text if echo else None,
             )
-            for request, text in zip(requests, texts, strict=True)
+            for request, text in zip(of_requests, texts, strict=True)
         ]
+        if settings.beams is not None and settings.stop_strings:
+            for request, choice in zip(of_requests, choices, strict=True):
+                request.detokenizer = choice.detokenizer
         total = sum(len(prompt) for prompt in prompts)
         drafts = settings.num_assistant_tokens
         return cls(body, objects, requests, choices, total, name, drafts, texts)
@@ -122,7 +130,7 @@ class Call:
     @property
     def usage(self) -> Json:
         """Tokens of the call."""
-        return usage_of(self.num_prompt_tokens, self.choices, self.body.num_candidates)
+        return usage_of(self.num_prompt_tokens, self.choices, self.body.num_choices)
 
     @property
     def metrics(self) -> Json:
@@ -143,7 +151,7 @@ class Call:
 
     def _best(self) -> list[int]:
         """Places of the choices that are shown: of each prompt's those with the most probable tokens."""
-        count, shown = self.body.num_candidates, self.body.n
+        count, shown = self.body.num_choices, self.body.n
         if count == shown:
             return list(range(len(self.choices)))
         of_prompts = [range(first, first + count) for first in range(0, len(self.choices), count)]
@@ -154,10 +162,11 @@ class Call:
 
 
 def num_answers(body: AnswerBody) -> int:
-    """Answers that are made for a body."""
+    """Requests that are made of a body."""
     prompt = body.prompt if isinstance(body, CompletionBody) else ""
     several = not isinstance(prompt, str) and bool(prompt) and not isinstance(prompt[0], int)
-    return body.num_candidates * (len(prompt) if several else 1)
+    count = 1 if isinstance(body, GenerationBody) and body.use_beam_search else body.num_candidates
+    return count * (len(prompt) if several else 1)
 
 
 def _check_combinations(body: GenerationBody) -> None:
@@ -169,6 +178,7 @@ def _check_combinations(body: GenerationBody) -> None:
         raise ApiError(400, "return_blocks_read: needs stream=true; leave it out", "return_blocks_read")
     if isinstance(body, CompletionBody):
         _check_completion(body)
+    _check_beams(body)
     if not isinstance(body, ChatBody):
         return
     if body.top_logprobs is not None and not body.logprobs:
@@ -185,6 +195,24 @@ def _check_completion(body: CompletionBody) -> None:
         raise ApiError(400, "best_of: the best answers are known at the end; set stream=false", "best_of")
     if body.suffix and body.echo:
         raise ApiError(400, "echo: a prompt with a suffix is no text to begin with; leave one out", "echo")
+
+
+def _check_beams(body: GenerationBody) -> None:
+    if not body.use_beam_search:
+        if body.length_penalty != 1.0:
+            message = f"length_penalty={body.length_penalty:g}: needs use_beam_search=true; leave it out"
+            raise ApiError(400, message, "length_penalty")
+        return
+    if body.num_candidates == 1:
+        many = "n or best_of" if isinstance(body, CompletionBody) else "n"
+        message = f"use_beam_search: {many} says how many beams are searched; set it above 1"
+        raise ApiError(400, message, "use_beam_search")
+    if body.temperature:
+        message = f"temperature={body.temperature:g}: use_beam_search draws nothing; leave it out"
+        raise ApiError(400, message, "temperature")
+    if body.stream:
+        message = "use_beam_search: the best answers are known at the end; set stream=false"
+        raise ApiError(400, message, "use_beam_search")
 
 
 def _logprobs(body: GenerationBody) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import time
@@ -11,8 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import openvino as ov
 from openvino_genai import ChatHistory
 
+from ovspec import __version__
 from ovspec.adapters.adapter_config import AdapterConfig
 from ovspec.errors import raised_by_us
 from ovspec.generation.generation_config import GenerationSettings
@@ -50,6 +53,15 @@ _RENAMED = {
 }
 
 
+def _fingerprint(folder: Path, verify: VerifyMode) -> str:
+    """Of what the answer to a request with a seed depends on beside it, short of the weights themselves."""
+    known = hashlib.sha256(f"{__version__} {ov.get_version()} {verify!r}".encode())
+    for name in ("config.json", "openvino_model.xml"):
+        known.update((folder / name).read_bytes())
+    known.update(str((folder / "openvino_model.bin").stat().st_size).encode())
+    return f"fp_{known.hexdigest()[:10]}"
+
+
 class ServedModel:
     """A pipeline under its served name.
 
@@ -58,6 +70,9 @@ class ServedModel:
         name: what clients call it.
         chat_template: in place of the model's.
         adapters: LoRA adapters by the names that clients call them, as models of their own.
+
+    Attributes:
+        fingerprint: OpenAI's `system_fingerprint`.
     """
 
     def __init__(
@@ -75,7 +90,8 @@ class ServedModel:
             self.tokenizer.set_chat_template(chat_template)
         self.token_text = TokenText(self.tokenizer)
         self.max_model_len = requests.max_model_len
-        self.vocab_size = ModelInfo.read(folder).vocab_size
+        info = ModelInfo.read(folder)
+        self.vocab_size, self.fingerprint = info.vocab_size, _fingerprint(info.folder, requests.verify)
         self.created = int(time.time())
         #: The format of GPT-OSS's answers, where the model has it.
         self.harmony = None
@@ -242,10 +258,13 @@ class ServedModel:
         """
         config = self.requests.get_generation_config()
         # As in `generate`: a folder that says how to sample is followed, else the answer is greedy.
-        temperature = body.temperature
+        temperature = 0.0 if body.use_beam_search else body.temperature
         if temperature is None:
             temperature = float(config.temperature) if config.do_sample else 0.0
         fields: dict[str, Any] = {"do_sample": temperature > 0}
+        if body.use_beam_search:
+            fields |= {"num_beams": body.num_candidates, "num_return_sequences": body.n}
+            fields["length_penalty"] = body.length_penalty
         if (adapters := self.adapters.get(body.model or "")) is not None:
             fields["adapters"] = adapters
         if temperature > 0:

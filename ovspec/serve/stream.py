@@ -94,4 +94,5 @@ def joined(first: RequestOutput, second: RequestOutput) -> RequestOutput:
         metrics=second.metrics,
         error=second.error,
         blocks_read=second.blocks_read,
+        beams=second.beams,
     )

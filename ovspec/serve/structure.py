@@ -13,6 +13,7 @@ from ovspec.serve.requests.bodies import GenerationBody
 
 # Fields of `response_format`, and the type that has them.
 _KINDS = {
+    "schema_": "json_object",
     "json_schema": "json_schema",
     "format": "structural_tag",
     "structures": "structural_tag",
@@ -50,12 +51,14 @@ def _of_response_format(given: ResponseFormat) -> Grammar | None:
     for name, kind in _KINDS.items():
         if kind != given.type and getattr(given, name) is not None:
             raise InvalidValueError(
-                f"response_format.{name}: is for type {kind}, not {given.type}; leave it out"
+                f"response_format.{name.rstrip('_')}: is for type {kind}, not {given.type}; leave it out"
             )
     if given.type == "text":
         return None
     if given.type == "json_object":
-        return Grammar.of_json_schema({"type": "object"}, "response_format")
+        if given.schema_ is None:
+            return Grammar.of_json_schema({"type": "object"}, "response_format")
+        return Grammar.of_json_schema(given.schema_, "response_format.schema")
     if given.type == "json_schema":
         schema = given.json_schema
         if schema is None or schema.schema_ is None:

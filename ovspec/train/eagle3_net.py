@@ -62,7 +62,9 @@ class Eagle3Net(nn.Module):
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def unrolled(self, states: Tensor, tokens: Tensor, steps: int) -> Iterator[Tensor]:
-        """Logits of every step of the training-time test, `[batch, entries, draft vocabulary]`.
+        """Normed states of every step of the training-time test, `[batch, entries, hidden size]`.
+
+        `lm_head` makes logits of them.
 
         Args:
             states: of the target, f32 `[batch, length, states]`.
@@ -86,7 +88,7 @@ class Eagle3Net(nn.Module):
             inner = layer["post_attention_layernorm"](hidden)
             mlp = layer["mlp"]
             hidden = hidden + mlp["down_proj"](silu(mlp["gate_proj"](inner)) * mlp["up_proj"](inner))
-            yield self.lm_head(self.norm(hidden)).float()
+            yield self.norm(hidden)
 
     def _split(self, x: Tensor) -> Tensor:
         """`[batch, rows, heads * size]` to `[batch, heads, rows, size]`."""

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ovspec.cache.cache import CachedSequence
 from ovspec.devices.devices import openvino_core
 from ovspec.graphs.compile import read_model
-from ovspec.operations.attention_config import AttentionConfig
 from ovspec.operations.backends import Backends
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
@@ -45,8 +44,7 @@ class TargetPasses:
     """The target of a folder, which reads texts; `boundaries` are those of `Reading.states`."""
 
     def __init__(self, folder: Path, boundaries: tuple[int, ...], properties: Mapping[str, object]) -> None:
-        graph = AttentionConfig("stock")
-        backends = Backends.resolve(folder, "CPU", properties, graph, boundaries=boundaries)
+        backends = Backends.resolve(folder, "CPU", properties, boundaries=boundaries)
         self._runner = ModelRunner(folder, backends=backends)
         self._rows = max(1, _PASS_LOGITS // ModelInfo.read(folder).vocab_size)
 

@@ -65,26 +65,27 @@ class TrainingTexts:
         counts = np.bincount(np.concatenate(self.train), minlength=vocab_size)
         return np.sort(np.argsort(-counts, kind="stable")[:size])
 
-    def batches(self, batch_tokens: int, seed: int, epoch: int) -> list[list[Text]]:
-        """The training texts of an epoch in an order of its own, those of alike length together."""
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:
+        """Numbers of an epoch's training texts in an order of its own, those of alike length together."""
         rng = np.random.default_rng((seed, epoch))
-        order = rng.permutation(len(self.train))
-        batches: list[list[Text]] = []
+        order = rng.permutation(len(self.train)).tolist()
+        lengths = [len(text) for text in self.train]
+        batches: list[list[int]] = []
         # Sorting stretches of the shuffled order pads little, and still mixes the texts anew in every epoch.
         for begin in range(0, len(order), 512):
-            stretch = sorted(order[begin : begin + 512].tolist(), key=lambda index: len(self.train[index]))
-            batches += packed([self.train[index] for index in stretch], batch_tokens)
+            stretch = sorted(order[begin : begin + 512], key=lambda number: lengths[number])
+            batches += packed(stretch, lengths, batch_tokens)
         return [batches[index] for index in rng.permutation(len(batches)).tolist()]
 
 
-def packed(texts: Sequence[Text], batch_tokens: int) -> Iterator[list[Text]]:
+def packed(numbers: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
     """Texts in batches of at most so many tokens, padding counted; a longer text is a batch of its own."""
-    batch: list[Text] = []
-    for text in texts:
-        longest = max(map(len, [*batch, text]))
+    batch: list[int] = []
+    for number in numbers:
+        longest = max(lengths[member] for member in [*batch, number])
         if batch and longest * (len(batch) + 1) > batch_tokens:
             yield batch
             batch = []
-        batch.append(text)
+        batch.append(number)
     if batch:
         yield batch

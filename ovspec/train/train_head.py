@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,14 +14,34 @@ from typing import Any
 import numpy as np
 
 from ovspec.train.eagle3_training import Eagle3Training, TrainSettings
+from ovspec.train.footprint import memory_needed
 from ovspec.train.head_folder import HeadSizes, head_config, write_head
 from ovspec.train.held_out import HeldOut
+from ovspec.train.target_passes import TargetPasses, target_weights
+from ovspec.train.target_states import TargetStates
 from ovspec.train.texts import TrainingTexts
 from ovspec_models import ModelInfo
 from ovspec_models.export.new_folder import check_new_folder, new_folder
 
 _SAVE_SECONDS = 60.0
 _REPORTS = 20  # of held-out agreement, beside the last
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a training needs: bytes of memory at its highest, and of the disk in `folder`."""
+
+    memory: int
+    disk: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Tokens whose states the target has computed so far, and all."""
+
+    done: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +61,8 @@ class Report:
     tokens_per_second: float
 
 
-def state_file(out: Path) -> Path:
-    """Where a training that goes to `out` keeps its state until it is done."""
+def training_folder(out: Path) -> Path:
+    """Where a training that goes to `out` keeps the target's states and its own, until it is done."""
     return out.absolute().with_name(f"{out.name}.training")
 
 
@@ -52,21 +74,20 @@ def train_head(
     out: Path,
     properties: Mapping[str, object],
     weight_format: str | None,
-    report: Callable[[Report], None],
+    report: Callable[[Report | Needs | Reading], None],
 ) -> HeldOut:
     """Train and write the head's folder; returns its agreement on the held-out texts.
 
-    Every minute the state goes to `state_file(out)`, from which the same call goes on; the file is deleted
-    when the folder is written.
+    The target reads the texts once, into `training_folder(out)`. Every minute the state of the training goes
+    there too, and the same call goes on from it; the folder is deleted when the head is written.
 
     Raises:
         ValueError: a folder that is filled, texts in tokens of another model, a target that a head can't be
-            trained for, or the state of another training.
+            trained for, a disk without room, or the state of another training.
     """
     check_new_folder(out)
     texts.check_tokens(target.vocab_size)
-    state = state_file(out)
-    state.parent.mkdir(parents=True, exist_ok=True)
+    work = training_folder(out)
     ids = texts.draft_vocabulary(sizes.draft_vocab_size, target.vocab_size)
     config = head_config(target, replace(sizes, draft_vocab_size=len(ids)))
     about = {
@@ -76,21 +97,28 @@ def train_head(
         "target": _digest_of(target.folder / "openvino_model.bin"),
         "texts": _digest([*texts.train, *texts.held_out]),
     }
-    if state.is_file():
-        _check_same(state, about)
-    training = Eagle3Training(target.folder, config, sizes.boundaries, ids, texts, settings, properties)
+    _claim(work, about)
+    every = [*texts.train, *texts.held_out]
+    states = TargetStates(work / "states", every, len(ids), len(sizes.boundaries) * target.hidden_size)
+    longest = max(map(len, every))
+    report(Needs(memory_needed(target, config, settings, longest), states.bytes, work))
+    passes = TargetPasses(target.folder, sizes.boundaries, properties)
+    for tokens in states.fill(passes, ids, len(sizes.boundaries)):
+        report(Reading(tokens, sum(map(len, every))))
+    del passes
+    weights = target_weights(target.folder)
+    training = Eagle3Training(config, len(sizes.boundaries), ids, weights, texts, states, settings)
+    state = work / "head.pt"
     if state.is_file():
         training.resume(state)
-    found = _run(training, state, about, report)
+    found = _run(training, state, report)
     with new_folder(out) as folder:
-        write_head(training.net, config, ids, target, folder, weight_format)
-    state.unlink(missing_ok=True)
+        write_head(training.net, states.sizes, config, ids, target, folder, weight_format)
+    shutil.rmtree(work)
     return found
 
 
-def _run(
-    training: Eagle3Training, state: Path, about: dict[str, Any], report: Callable[[Report], None]
-) -> HeldOut:
+def _run(training: Eagle3Training, state: Path, report: Callable[[Report], None]) -> HeldOut:
     """Train to the end; the agreement there."""
     every = max(1, training.steps // _REPORTS)
     found = training.held_out()
@@ -109,18 +137,27 @@ def _run(
             losses, tokens, since = [], 0, time.monotonic()
         # At the end too: what writes the head may still fail.
         if time.monotonic() - saved > _SAVE_SECONDS or ended:
-            training.save(state, about)
+            training.save(state)
             saved = time.monotonic()
     return found
 
 
-def _check_same(state: Path, about: dict[str, Any]) -> None:
-    found = Eagle3Training.about(state)
+def _claim(work: Path, about: dict[str, Any]) -> None:
+    """Make the folder of a training, or check that it is that of this one."""
+    told = work / "training.json"
+    if not told.is_file():
+        work.mkdir(parents=True, exist_ok=True)
+        told.write_text(json.dumps(about, indent=2), encoding="utf-8")
+        return
+    try:
+        found = json.loads(told.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{told} is damaged ({error}); delete {work} to begin anew") from error
     for name, value in about.items():
         if found.get(name) != value:
             raise ValueError(
-                f"{state} is the state of another training: its {name} is {found.get(name)!r}, this one's "
-                f"{value!r}; give the same options and texts to go on, or delete the file to begin anew"
+                f"{work} is that of another training: its {name} is {found.get(name)!r}, this one's "
+                f"{value!r}; give the same options and texts to go on, or delete the folder to begin anew"
             )
 
 

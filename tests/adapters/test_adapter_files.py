@@ -15,6 +15,8 @@ from safetensors import serialize_file
 from safetensors.numpy import save_file
 
 import ovspec
+from ovspec.adapters.adapter_file import AdapterLayer
+from ovspec_ops.linear.adapters import LowRank
 
 SIZES = {"model.layers.0.self_attn.q_proj": (24, 40), "model.layers.1.mlp.down_proj": (56, 24)}
 NAME = f"{PREFIX}model.layers.0.self_attn.q_proj"
@@ -46,8 +48,14 @@ def test_the_scale_is_that_of_the_configuration(
     assert adapter and [layer.name for layer in adapter.layers] == [f"{PREFIX}{name}" for name in SIZES]
     assert adapter.layers[0].scale == scale
     for layer, (a, b) in zip(adapter.layers, matrices.values(), strict=True):
-        np.testing.assert_array_equal(layer.a, a)
-        np.testing.assert_array_equal(layer.b, b)
+        same_product(layer, a, b)
+
+
+def same_product(layer: AdapterLayer, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
+    want = LowRank.pack(a, b)
+    np.testing.assert_array_equal(layer.product.a, want.a)
+    np.testing.assert_array_equal(layer.product.b, want.b)
+    assert (layer.inputs, layer.outputs) == (a.shape[1], len(b))
 
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
@@ -73,8 +81,7 @@ def test_kohya_names_and_types(tmp_path: Path, kind: str) -> None:
     assert read.digest == given.digest != b""
     (layer,) = read.layers
     assert (layer.name, layer.scale) == (name, 3.0)
-    np.testing.assert_array_equal(layer.a, a)
-    np.testing.assert_array_equal(layer.b, b)
+    same_product(layer, a, b)
 
 
 def test_the_digest_names_what_is_computed(tmp_path: Path) -> None:

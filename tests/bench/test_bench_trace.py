@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from ovspec.bench.acceptance_trace import AcceptanceTrace
 from ovspec.bench.record import _add_commits
 from ovspec.cli import cli
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 
 F32 = ["--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32"]
 

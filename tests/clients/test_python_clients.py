@@ -63,15 +63,19 @@ def test_openai(base_url: str) -> None:
     check(called.choices[0].message.tool_calls[0].function.parsed_arguments)
     response = client.responses.parse(model=MODEL, input=PROMPT, max_output_tokens=60, text_format=Trip)
     check(response.output_parsed)
+    answer = client.responses.create(model=MODEL, input=PROMPT, max_output_tokens=60)
+    with client.responses.stream(model=MODEL, input=PROMPT, max_output_tokens=60) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.output_text.delta"]
+    assert answer.output_text == text == "".join(pieces)
     assert client.models.retrieve(MODEL).id == MODEL
 
 
 def test_langchain(base_url: str) -> None:
-    langchain = pytest.importorskip("langchain_openai")
     from langchain_core.messages import HumanMessage, ToolMessage
     from langchain_core.tools import tool
+    from langchain_openai import ChatOpenAI
 
-    llm = langchain.ChatOpenAI(model=MODEL, base_url=base_url, api_key="none", max_tokens=60)
+    llm = ChatOpenAI(model=MODEL, base_url=base_url, api_key="none", max_tokens=60)
     text = llm.invoke(PROMPT).content
     assert text and text == "".join(chunk.content for chunk in llm.stream(PROMPT))
     asked = tool(weather, args_schema=City)
@@ -86,7 +90,7 @@ def test_langchain(base_url: str) -> None:
     # Its JSON mode asks for JSON of any form: the server is asked for the one that is wanted.
     typed = llm.model_copy(update={"extra_body": TRIP_FORM})
     check(typed.with_structured_output(Trip, method="json_mode").invoke(PROMPT))
-    answers = langchain.ChatOpenAI(
+    answers = ChatOpenAI(
         model=MODEL, base_url=base_url, api_key="none", max_tokens=60, use_responses_api=True
     )
     assert answers.invoke(PROMPT).text == text
@@ -94,7 +98,8 @@ def test_langchain(base_url: str) -> None:
 
 
 def test_litellm(base_url: str) -> None:
-    litellm = pytest.importorskip("litellm")
+    import litellm
+
     asked = {"model": f"openai/{MODEL}", "api_base": base_url, "api_key": "none", "max_tokens": 60}
     asked["messages"] = [{"role": "user", "content": PROMPT}]
     text = litellm.completion(**asked).choices[0].message.content
@@ -110,7 +115,7 @@ def test_litellm(base_url: str) -> None:
 
 @pytest.mark.parametrize("mode", ["TOOLS", "JSON", "JSON_SCHEMA"])
 def test_instructor(base_url: str, mode: str) -> None:
-    instructor = pytest.importorskip("instructor")
+    import instructor
     from openai import OpenAI
 
     client = instructor.from_openai(OpenAI(base_url=base_url, api_key="none"), mode=instructor.Mode[mode])
@@ -127,11 +132,11 @@ def test_instructor(base_url: str, mode: str) -> None:
 
 
 def test_llama_index(base_url: str) -> None:
-    openai_like = pytest.importorskip("llama_index.llms.openai_like")
     from llama_index.core.llms import ChatMessage
     from llama_index.core.tools import FunctionTool
+    from llama_index.llms.openai_like import OpenAILike
 
-    llm = openai_like.OpenAILike(
+    llm = OpenAILike(
         model=MODEL,
         api_base=base_url,
         api_key="none",
@@ -153,7 +158,6 @@ def test_llama_index(base_url: str) -> None:
 
 
 def test_pydantic_ai(base_url: str) -> None:
-    pytest.importorskip("pydantic_ai")
     from pydantic_ai import Agent, NativeOutput, ToolOutput
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
@@ -172,7 +176,7 @@ def test_pydantic_ai(base_url: str) -> None:
 
 
 def test_lm_eval(base_url: str, demo_ir: Path, tmp_path: Path) -> None:
-    lm_eval = pytest.importorskip("lm_eval")
+    import lm_eval
     from lm_eval.tasks import TaskManager
 
     questions = tmp_path / "questions.jsonl"

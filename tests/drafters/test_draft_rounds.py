@@ -69,6 +69,10 @@ def drafter_of(
         (VOCAB, 45, SAMPLED, {"KV_CACHE_PRECISION": "u8"}),
         (900, 45, {}, {"KV_CACHE_PRECISION": "u8"}),  # ids that only the draft model has are not drafted
         (900, 45, SAMPLED, {}),
+        (VOCAB, 45, {**SAMPLED, "top_k": 20, "top_p": 0.8}, {}),
+        (900, 45, {**SAMPLED, "temperature": 1.3, "top_p": 0.9, "min_p": 0.02}, {}),
+        (VOCAB, 45, {**SAMPLED, "acceptance_threshold": 0.5}, {}),
+        (VOCAB, 45, {**SAMPLED, "presence_penalty": 1.0}, {}),
         (VOCAB + 64, 45, {}, {}),
         (VOCAB + 64, 45, {**SAMPLED, "temperature": 1.7}, {}),
         (VOCAB, 45, {"assistant_confidence_threshold": 0.2, "num_assistant_tokens": None}, {}),
@@ -88,10 +92,11 @@ def test_they_are_those_of_the_text(
 
 
 def test_several_texts_draft_in_one_pass(demo_ir: Path) -> None:
-    """Each as many tokens as it is asked for; one that samples takes a pass for each of its tokens."""
+    """Each as many tokens as it is asked for; one that penalises takes a pass for each of its tokens."""
     drafter, rng = drafter_of(demo_ir), np.random.default_rng(1)
-    texts = [rng.integers(2, VOCAB, length).tolist() for length in (20, 64, 33, 41)]
-    wanted, options, passes = (2, 5, 1, 3), ({}, {}, {}, SAMPLED), list[tuple[int, ...]]()
+    texts = [rng.integers(2, VOCAB, length).tolist() for length in (20, 64, 33, 41, 30)]
+    wanted, passes = (2, 5, 1, 3, 4), list[tuple[int, ...]]()
+    options = ({}, {}, {}, {**SAMPLED, "repetition_penalty": 1.3}, SAMPLED)
     settings = [settings_of(**given) for given in options]
 
     def sequences() -> list[Sequence]:
@@ -110,7 +115,7 @@ def test_several_texts_draft_in_one_pass(demo_ir: Path) -> None:
 
     drafter.runner.forward = counted  # type: ignore[method-assign]
     assert [found.tokens for found in drafter.propose(together, wanted)] == [one.tokens for one in alone]
-    assert passes == [(5, 2, 1), (0,), (0,), (0,)]
+    assert passes == [(5, 4, 2, 1), (0,), (0,), (0,)]
     assert [len(found.tokens) for found in alone] == list(wanted)
 
 

@@ -21,7 +21,7 @@ from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 from ovspec.modes.commit_verify import CommitVerify
 from ovspec.operations.attention_config import AttentionConfig
 from ovspec.operations.backends import Backends

@@ -19,7 +19,7 @@ from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request
 from ovspec.engine.verify import speculation
 from ovspec.generation.generation_config import GenerationSettings
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 from ovspec.generation.sequence import Sequence
 from ovspec.sampling.acceptance import Accepted
 

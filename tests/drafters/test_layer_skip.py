@@ -47,6 +47,7 @@ SMALL = {
 }
 SHAPES: dict[str, ModelShape] = {
     "qwen3": replace(get_shape("qwen3-0.6b"), **SMALL),
+    "scaled": replace(get_shape("qwen3-0.6b"), **SMALL),
     "qwen3_moe": replace(
         get_shape("qwen3-moe-64x8"), **SMALL, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32
     ),
@@ -55,16 +56,31 @@ SHAPES: dict[str, ModelShape] = {
 
 of_shapes = pytest.mark.parametrize(
     ("name", "attention"),
-    by_tier(product(SHAPES, ["native", "stock"]), [("qwen3", "native"), ("qwen3_moe", "native")]),
+    by_tier(product(SHAPES, ["native", "stock"]), [(name, "native") for name in SHAPES]),
 )
+
+
+def embedding(model: ov.Model) -> ov.Node:
+    found: ov.Node = next(
+        node
+        for node in model.get_ordered_ops()
+        if node.get_type_name() == "Gather" and len(node.get_output_partial_shape(0)) == 3
+    )
+    return found
+
+
+def scale_embedding(model: ov.Model) -> None:
+    """Multiply it by a constant, as Gemma does."""
+    stream = embedding(model).output(0)
+    readers = stream.get_target_inputs()
+    product = ops.multiply(stream, np.float32(8)).output(0)
+    for reader in readers:
+        reader.replace_source_output(product)
 
 
 def without(model: ov.Model, layers: Collection[int]) -> ov.Model:
     """The model with layers that add nothing to the residual stream."""
-    nodes = model.get_ordered_ops()
-    stream = next(
-        n for n in nodes if n.get_type_name() == "Gather" and len(n.get_output_partial_shape(0)) == 3
-    )
+    nodes, stream = model.get_ordered_ops(), embedding(model)
     adds = 0
     for node in nodes:
         sources = [port.get_source_output().get_node().get_name() for port in node.inputs()]
@@ -83,6 +99,8 @@ def made(
     name: str, attention: Attention, skips: bool, left_out: tuple[int, ...] = (), rule: str = ""
 ) -> ModelRunner:
     model = without(build_model(SHAPES[name], "fp32", seed=3), left_out)
+    if name == "scaled":
+        scale_embedding(model)
     backends = Backends.resolve(
         model,
         "CPU",

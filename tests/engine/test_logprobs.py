@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from ovspec.engine.requests.request_state import token_logprobs
+from ovspec.engine.requests.token_logprobs import token_logprobs
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -7,7 +7,7 @@ from families import family
 
 from ovspec.engine.requests.request import Request
 from ovspec.engine.scheduler import PassCosts
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 
 
 def rows_of_passes(decoding: float, row: float, costs: PassCosts, passes: int) -> list[int]:

@@ -11,7 +11,8 @@ from ovspec import CommitVerify, SparseVerify
 from ovspec.eval import Setting, sweep
 from ovspec.eval.divergence import Decision
 from ovspec.eval.results import KL, Outcome, Reference, Result, Summary
-from ovspec.generation.metrics import PerfMetrics, RawPerfMetrics
+from ovspec.generation.metrics import PerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 
 REFERENCES = [
     Reference(1, 100, [5, 6, 7, 8], 20.0),

@@ -56,7 +56,9 @@ def test_answers_are_normalised_as_squad_does() -> None:
     assert f1("Denver Denver", ["Denver Broncos"]) == pytest.approx(1 / 2)
     assert f1("", ["Denver"]) == 0.0
     assert contains("the answer: 48,213.", ["48213"]) == 1.0
-    assert contains("the answer: 482134", ["48213"]) == 0.0
+    assert contains("the answer: 482134", ["48213"]) == contains("", ["48213"]) == 0.0
+    assert contains("It was the Zebra, of course.", ["no", "a zebra"]) == 1.0
+    assert contains("born in A.D. 1066", ["AD 1066"]) == 1.0 and contains("zebras", ["zebra"]) == 0.0
 
 
 def test_the_last_number_counts() -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from commands import one_line, ovspec
 from transforms.ffn_models import tiny_dense
-from transforms.moe_models import LAYERS, moe_folder, tiny_moe
+from transforms.moe_models import LAYERS, tiny_moe
 
 from ovspec.cli import cli
 from ovspec.operations.attention_config import AttentionConfig
@@ -46,14 +46,9 @@ def test_all_stock_names_all_causes() -> None:
     assert remedies(runner) == ["use attention='native'", "use linear='native'", "use experts='native'"]
 
 
-@pytest.fixture(scope="module")
-def mixture(tmp_path_factory: pytest.TempPathFactory, demo_ir: Path) -> Path:
-    return moe_folder(tmp_path_factory.mktemp("moe") / "model", demo_ir)
-
-
 @pytest.mark.parametrize("model", ["demo", "mixture"])
-def test_a_folder_is_told_what_loading_it_says(model: str, demo_ir: Path, mixture: Path) -> None:
-    folder = demo_ir if model == "demo" else mixture
+def test_a_folder_is_told_what_loading_it_says(model: str, demo_ir: Path, moe_ir: Path) -> None:
+    folder = demo_ir if model == "demo" else moe_ir
     told = promises(folder)
     assert told["default"] == []
     chosen: dict[str, dict[str, Any]] = {
@@ -67,10 +62,10 @@ def test_a_folder_is_told_what_loading_it_says(model: str, demo_ir: Path, mixtur
         assert told[name] == list(ModelRunner(folder, **options).identity_breakers) != []
 
 
-def test_info_tells_it(mixture: Path) -> None:
-    run = CliRunner().invoke(cli, ["info", str(mixture), "--json"])
-    assert json.loads(run.output)["identical_output"] == promises(mixture)
-    table = " ".join(CliRunner().invoke(cli, ["info", str(mixture)]).output.split())
+def test_info_tells_it(moe_ir: Path) -> None:
+    run = CliRunner().invoke(cli, ["info", str(moe_ir), "--json"])
+    assert json.loads(run.output)["identical_output"] == promises(moe_ir)
+    table = " ".join(CliRunner().invoke(cli, ["info", str(moe_ir)]).output.split())
     assert "default │ promised" in table and "use experts='native'" in table
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 import pytest
+from tiers import by_tier
 from tiny_checkpoints import CHUNK, VOCAB, Tiny, save_checkpoint, with_noise, write_checkpoint
 from tiny_types import tiny_config
 
@@ -103,7 +104,7 @@ def renamed(folder: Path, copy: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("name", ["Llama", "Qwen3-MoE"])
+@pytest.mark.parametrize("name", by_tier(["Llama", "Qwen3-MoE"], ["Llama"]))
 def test_a_family_that_computes_the_same_is_served_and_the_verdict_kept(
     exported_family: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:

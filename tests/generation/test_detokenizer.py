@@ -217,5 +217,5 @@ def test_a_stop_string_that_the_end_of_an_answer_completes(of_kind: Open) -> Non
 
     call = GenerationCall(Engine(), known.tokenizer, 0.0, None)  # type: ignore[arg-type]
     (answer,) = call.run([Request("a", [1], settings)], settings)
-    assert call.texts(settings) == ["I'm "] and len(answer.tokens) == 3
+    assert call.decoded(settings).texts == ["I'm "] and len(answer.tokens) == 3
     assert answer.finish_reason == GenerationFinishReason.STOP

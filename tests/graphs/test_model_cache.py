@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from prompts import STORY
 from settings import F32
 from tiers import by_tier
-from transforms.moe_models import TOP_K, moe_folder
+from transforms.moe_models import TOP_K
 
 import ovspec
 from ovspec.graphs.checksums import checksum
@@ -63,17 +63,12 @@ def copy_of(demo_ir: Path, folder: Path) -> Path:
     return Path(shutil.copytree(demo_ir / "draft", folder))
 
 
-@pytest.fixture(scope="module")
-def moe(tmp_path_factory: pytest.TempPathFactory, demo_ir: Path) -> Path:
-    return moe_folder(tmp_path_factory.mktemp("moe") / "model", demo_ir)
-
-
 class TestHit:
     @pytest.mark.parametrize("name", by_tier(GRAPHS, ("native, selecting", "experts")))
     def test_logits_are_those_of_a_model_that_is_compiled(
-        self, name: str, demo_ir: Path, moe: Path, tmp_path: Path, said: Said
+        self, name: str, demo_ir: Path, moe_ir: Path, tmp_path: Path, said: Said
     ) -> None:
-        folder, settings = moe if name == "experts" else demo_ir, GRAPHS[name]
+        folder, settings = moe_ir if name == "experts" else demo_ir, GRAPHS[name]
         expected = logits(start(folder, None, **settings))
         compiled = start(folder, tmp_path, **settings)
         kept = entries(tmp_path)
@@ -123,21 +118,21 @@ class TestHit:
             assert len(entries(tmp_path)) == 2
 
     def test_numbers_that_every_pass_is_given_share_an_entry(
-        self, demo_ir: Path, moe: Path, tmp_path: Path
+        self, demo_ir: Path, moe_ir: Path, tmp_path: Path
     ) -> None:
         for coverage in (1.0, 0.5):
             start(demo_ir, tmp_path, attention=AttentionConfig("native", True, coverage=coverage))
         for density in (0.5, 0.25):
             start(demo_ir, tmp_path, ffn=FfnConfig("native", density=density))
         for budget in (TOP_K, TOP_K + 1):
-            start(moe, tmp_path, experts=ExpertConfig("native", budget))
+            start(moe_ir, tmp_path, experts=ExpertConfig("native", budget))
         assert len(entries(tmp_path)) == 3
 
-    def test_numbers_are_checked(self, demo_ir: Path, moe: Path, tmp_path: Path) -> None:
-        start(moe, tmp_path, experts=ExpertConfig("native", TOP_K))
+    def test_numbers_are_checked(self, demo_ir: Path, moe_ir: Path, tmp_path: Path) -> None:
+        start(moe_ir, tmp_path, experts=ExpertConfig("native", TOP_K))
         start(demo_ir, tmp_path, ffn=FfnConfig("native", density=0.5))
         with pytest.raises(ValueError, match="expert budget 999"):
-            start(moe, tmp_path, experts=ExpertConfig("native", 999))
+            start(moe_ir, tmp_path, experts=ExpertConfig("native", 999))
         with pytest.raises(ValueError, match="ffn density holds 1 values"):
             start(demo_ir, tmp_path, ffn=FfnConfig("native", density=(0.5,)))
 
@@ -291,12 +286,12 @@ class TestDamaged:
         assert f"{entry} is not used, OpenVINO does not read it" in line
 
     def test_what_openvino_never_reads_is_not_written_again(
-        self, moe: Path, tmp_path: Path, said: Said
+        self, moe_ir: Path, tmp_path: Path, said: Said
     ) -> None:
         """It reads its own fused experts back from no file."""
-        expected = logits(start(moe, None, experts=ExpertConfig("stock")))
+        expected = logits(start(moe_ir, None, experts=ExpertConfig("stock")))
         for _ in range(2):
-            assert np.array_equal(logits(start(moe, tmp_path, experts=ExpertConfig("stock"))), expected)
+            assert np.array_equal(logits(start(moe_ir, tmp_path, experts=ExpertConfig("stock"))), expected)
             [line] = said()
             assert "OpenVINO does not read it (Cannot create GatherMatmul" in line and "\n" not in line
             [(entry, written)] = entries(tmp_path).items()

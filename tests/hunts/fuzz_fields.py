@@ -50,6 +50,8 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "prompt_logprobs": (0, 1, 5, 20),
     "echo": (False, True),
     "best_of": (None, 1, 3),
+    "use_beam_search": (None, False, True),
+    "length_penalty": (1.0, 0, -2),
     "suffix": (None, "", " the end"),
     "logit_bias": ({}, {"5": 100}, {"4095": -100, "0": 1.5}, {"4096": 1}, {"-1": 1}, []),
     "no_repeat_ngram_size": (0, 1, 2, 5, 2**63, 2**64),

@@ -138,7 +138,7 @@ def _changed_tensors(data: bytes, chance: random.Random) -> bytes:
     length = (
         len(header)
         if chance.random() < 0.9
-        else chance.choice((0, 1, len(header) - 1, 2**31, 2**63, 2**64 - 1))
+        else chance.choice((0, 1, max(0, len(header) - 1), 2**31, 2**63, 2**64 - 1))
     )
     return struct.pack("<Q", length) + header + rest
 

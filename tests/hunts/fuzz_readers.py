@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 from gguf_files import GgufModel
+from hunts.fuzz_adapters import kohya_files, peft_files, read_adapter
 from openvino import opset15 as ops
 from prompts import STORY
 from safetensors import safe_open
@@ -370,6 +371,15 @@ READERS: dict[str, Reader] = {
         lambda: {"corpus.txt": STORY[:300].encode()},
         ("corpus.txt",),
         lambda folder: Corpus.read(folder / "corpus.txt", _demo_tokenizer()),
+    ),
+    "PEFT adapter": Reader(
+        peft_files,
+        ("adapter_config.json", "adapter_model.safetensors"),
+        lambda folder: read_adapter(folder, "adapter_model.safetensors"),
+        30,
+    ),
+    "kohya adapter": Reader(
+        kohya_files, ("kohya.safetensors",), lambda folder: read_adapter(folder, "kohya.safetensors"), 30
     ),
     "chat template": Reader(
         lambda: {"chat.jinja": b"{{ messages }}"}, ("chat.jinja",),

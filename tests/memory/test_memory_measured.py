@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -66,12 +68,21 @@ def folder_of(folder: Path, layers: int, weight_format: str, shape_name: str) ->
     return folder
 
 
+# Layers, weights and shape.
+MODELS = {
+    "int8": (6, "int8", "qwen3-0.6b"),
+    "int4": (6, "int4", "qwen3-0.6b"),
+    "fp16": (6, "fp16", "qwen3-0.6b"),
+    "two layers": (2, "int8", "qwen3-0.6b"),
+    "moe": (4, "int8", "qwen3-moe-64x8"),
+}
+
+
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """One of `MODELS`, made when it is asked for first."""
     place = tmp_path_factory.mktemp("models")
-    made = {name: folder_of(place / name, 6, name, "qwen3-0.6b") for name in ("int8", "int4", "fp16")}
-    made["two layers"] = folder_of(place / "two layers", 2, "int8", "qwen3-0.6b")
-    return {**made, "moe": folder_of(place / "moe", 4, "int8", "qwen3-moe-64x8")}
+    return functools.cache(lambda name: folder_of(place / name, *MODELS[name]))
 
 
 def compare(
@@ -101,56 +112,56 @@ def compare(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("weights", "linear"), product(["int8", "int4"], ["native", "stock"]))
-def test_compressed_weights(folders: dict[str, Path], weights: str, linear: str) -> None:
-    compare(folders[weights], linear=linear)
+@pytest.mark.parametrize(("weights", "linear"), list(product(["int8", "int4"], ["native", "stock"])))
+def test_compressed_weights(folder: Callable[[str], Path], weights: str, linear: str) -> None:
+    compare(folder(weights), linear=linear)
 
 
 @pytest.mark.slow
-def test_a_long_context_is_not_copied(folders: dict[str, Path]) -> None:
+def test_a_long_context_is_not_copied(folder: Callable[[str], Path]) -> None:
     """OpenVINO's attention lays it out anew for every pass of a prompt; ours reads it where it is.
 
     In f32: in bf16 its copy of this context is smaller than the 32 MB of partial results that ours may hold.
     """
     f32 = {"INFERENCE_PRECISION_HINT": "f32"}
-    ours = compare(folders["two layers"], context=6144, **f32)
-    theirs = compare(folders["two layers"], context=6144, attention="stock", **f32)
+    ours = compare(folder("two layers"), context=6144, **f32)
+    theirs = compare(folder("two layers"), context=6144, attention="stock", **f32)
     assert theirs["target"]["working"] > ours["target"]["working"] + 10_000_000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("context", [12288, 16384])
-def test_buffers_that_grew(folders: dict[str, Path], context: int) -> None:
+def test_buffers_that_grew(folder: Callable[[str], Path], context: int) -> None:
     """What the cache and attention held before they grew is not left with the C library."""
-    compare(folders["two layers"], context=context)
+    compare(folder("two layers"), context=context)
 
 
-def test_floating_point_weights_and_cache(folders: dict[str, Path]) -> None:
-    compare(folders["fp16"], **F32_F16)
+def test_floating_point_weights_and_cache(folder: Callable[[str], Path]) -> None:
+    compare(folder("fp16"), **F32_F16)
 
 
 @pytest.mark.slow
-def test_stock_attention_and_a_draft(folders: dict[str, Path]) -> None:
-    plan = compare(folders["int8"], attention="stock", draft_model=str(folders["int4"]), drafter="assistant")
+def test_stock_attention_and_a_draft(folder: Callable[[str], Path]) -> None:
+    plan = compare(folder("int8"), attention="stock", draft_model=str(folder("int4")), drafter="assistant")
     assert plan["draft"]["weights"] > 40_000_000
 
 
 @pytest.mark.slow
-def test_experts_stay_mapped(folders: dict[str, Path]) -> None:
-    ours = compare(folders["moe"])
-    theirs = compare(folders["moe"], experts="stock")
+def test_experts_stay_mapped(folder: Callable[[str], Path]) -> None:
+    ours = compare(folder("moe"))
+    theirs = compare(folder("moe"), experts="stock")
     assert theirs["target"]["weights"] > 3 * ours["target"]["weights"]
 
 
 @pytest.mark.slow
-def test_channels_limited_by_our_operation(folders: dict[str, Path]) -> None:
-    compare(folders["int8"], ffn="native", linear="stock")
+def test_channels_limited_by_our_operation(folder: Callable[[str], Path]) -> None:
+    compare(folder("int8"), ffn="native", linear="stock")
 
 
 @pytest.mark.parametrize("weights", by_tier(["int8", "fp16"], ["int8"]))
-def test_a_kept_model_is_mapped(folders: dict[str, Path], tmp_path: Path, weights: str) -> None:
-    made = compare(folders[weights], drops_pages=True, linear="native", CACHE_DIR=str(tmp_path))
-    kept = compare(folders[weights], linear="native", CACHE_DIR=str(tmp_path))
+def test_a_kept_model_is_mapped(folder: Callable[[str], Path], tmp_path: Path, weights: str) -> None:
+    made = compare(folder(weights), drops_pages=True, linear="native", CACHE_DIR=str(tmp_path))
+    kept = compare(folder(weights), linear="native", CACHE_DIR=str(tmp_path))
     assert made["target"]["start"] > 80_000_000 and kept["target"]["start"] == 0
     assert kept["target"]["weights"] < 30_000_000
     assert kept["target"]["mapped"] == made["target"]["mapped"]

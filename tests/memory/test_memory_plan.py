@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adapter_files import random_adapter
 from click.testing import CliRunner
 from openvino_genai import SchedulerConfig
 from prompts import PROMPTS
@@ -19,7 +21,7 @@ import ovspec
 from ovspec.cli import cli, main
 from ovspec.memory.memory_plan import MemoryPlan, cache_room, plan_memory
 from ovspec.memory.model_plan import ModelPlan
-from ovspec_models import ModelInfo
+from ovspec_models import ModelInfo, demo_pair_path
 
 
 @pytest.fixture
@@ -90,6 +92,21 @@ def test_without_room_for_the_weights(info: ModelInfo, demo_ir: Path) -> None:
         plan(info, 32, available=info.weight_bytes // 2).check()
 
 
+def test_adapters_take_what_the_context_could_have(info: ModelInfo, demo_ir: Path) -> None:
+    """They are in memory when it is planned, so that what is free comes beside them."""
+    room, held = plan(info, available=0).total, 5_000_000
+    with_some = plan(info, available=room, adapters=held)
+    assert with_some.total == room + held
+    with pytest.raises(ValueError, match=r"adapters 0\.01, KV cache .* --max-context \d+ at most"):
+        with_some.check()
+    few = plan(info, 32, available=0).total
+    with pytest.raises(ValueError, match=r"adapters 0\.01, .*; give fewer adapters, or some of lower rank"):
+        plan(info, 32, available=few, adapters=held).check()
+    plan(info, 32, available=few + held, adapters=held).check()
+    before = plan(info).available
+    assert plan(info, adapters=10**12).available > before + 10**12 - 2**30
+
+
 def test_ended_requests_keep_a_part_of_what_the_context_leaves(info: ModelInfo) -> None:
     needed = plan(info, available=0).total
     assert plan(info, available=needed + 80_000_000).prefix_cache == 10_000_000
@@ -155,6 +172,28 @@ class TestPipeline:
         with pytest.raises(ValueError, match=f"memory_limit={value!r}: expected bytes above 0"):
             ovspec.LLMPipeline(demo_ir, "CPU", memory_limit=value)
 
+    def test_adapters_of_the_pipeline_are_planned(self, demo_ir: Path, tmp_path: Path) -> None:
+        """Keys and values of a server get what they leave."""
+        file = random_adapter(tmp_path / "one.safetensors", demo_ir, rank=64)
+        adapter = ovspec.Adapter(file)
+        assert file.stat().st_size * 0.9 < adapter.nbytes < file.stat().st_size * 1.2
+
+        def start(**arguments: Any) -> ovspec.LLMPipeline:
+            return ovspec.LLMPipeline(demo_ir, "CPU", max_context=256, **arguments, **F32)
+
+        total = start(memory_limit=10**9).memory_plan.total
+        config = ovspec.AdapterConfig(adapter, 0.0)
+        with pytest.raises(ValueError, match=f"adapters {adapter.nbytes / 1e9:.2f}, "):
+            start(memory_limit=total + adapter.nbytes - 1, adapters=config)
+        pipe = start(memory_limit=total + adapter.nbytes, adapters=config)
+        assert pipe.memory_plan.total == total + adapter.nbytes
+        less, more = 290_000_000, 290_000_000 + adapter.nbytes
+        rooms = [
+            start(memory_limit=limit, adapters=of).bound_cache(64)
+            for limit, of in ((less, None), (more, config), (more, None))
+        ]
+        assert rooms[0] == rooms[1] < rooms[2]
+
     def test_max_context_is_kept(self, demo_ir: Path) -> None:
         pipe = ovspec.LLMPipeline(demo_ir, "CPU", max_context=40, **F32)
         encoded = pipe.get_tokenizer().encode(PROMPTS[0])
@@ -176,6 +215,19 @@ class TestCommands:
         with pytest.raises(ValueError, match="needs a model"):
             CliRunner().invoke(cli, ["info", "--context", "512"], catch_exceptions=False)
 
+    def test_info_with_adapters(self, demo_ir: Path, tmp_path: Path) -> None:
+        file = random_adapter(tmp_path / "one.safetensors", demo_ir)
+        asked = ["info", str(demo_ir), "--json", "--context", "512"]
+        plans = []
+        for more in ([], ["--adapter", str(file)], ["--adapter", str(file), "--adapter", f"{file}=0.5"]):
+            result = CliRunner().invoke(cli, [*asked, *more], catch_exceptions=False)
+            plans.append(json.loads(result.output)["memory"])
+        held = ovspec.Adapter(file).nbytes
+        assert [of["adapters"] for of in plans] == [0, held, 2 * held]
+        assert plans[2]["total"] == plans[0]["total"] + 2 * held
+        with pytest.raises(ValueError, match=r"one\.safetensors is for the plan of memory: give --context"):
+            CliRunner().invoke(cli, ["info", str(demo_ir), "--adapter", str(file)], catch_exceptions=False)
+
     @pytest.fixture
     def generate(
         self, demo_ir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -185,6 +237,7 @@ class TestCommands:
         def run(*options: str) -> tuple[object, str]:
             arguments = ["ovspec", "generate", "-m", str(demo_ir), "-p", "Once", "--max-new-tokens", "2"]
             monkeypatch.setattr("ovspec.memory.memory_plan.device_bytes", lambda device: 1)
+            monkeypatch.setattr("ovspec.cli.options.adapters.available_bytes", lambda: 1)
             monkeypatch.setattr("sys.argv", [*arguments, *options])
             with pytest.raises(SystemExit) as ended:
                 main()
@@ -212,6 +265,7 @@ class TestCommands:
             (["--memory-limit", "0"], "'0': expected a size"),
             (["--memory-limit", "30MB"], "0.03 GB are available"),
             (["--memory-limit", "6GB", "--no-memory-check"], "exclude each other"),
+            (["--adapter", str(demo_pair_path() / "openvino_model.bin")], "reading it takes up to 0.0"),
         ],
     )
     def test_bad_limits(

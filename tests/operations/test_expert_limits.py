@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from prompts import STORY
 from settings import F32
 from tiers import by_tier
-from transforms.moe_models import EXPERTS, LAYERS, TOP_K, moe_folder
+from transforms.moe_models import EXPERTS, LAYERS, TOP_K
 
 import ovspec
 from ovspec import CommitVerify, LLMPipeline, SparseVerify
@@ -28,14 +28,9 @@ Make = Callable[..., LLMPipeline]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, demo_ir: Path) -> Path:
-    return moe_folder(tmp_path_factory.mktemp("moe") / "model", demo_ir)
-
-
-@pytest.fixture(scope="module")
-def make(folder: Path) -> Make:
+def make(moe_ir: Path) -> Make:
     def pipeline(**settings: Any) -> LLMPipeline:
-        return LLMPipeline(folder, "CPU", **{"drafter": "none", **EXACT, **settings})
+        return LLMPipeline(moe_ir, "CPU", **{"drafter": "none", **EXACT, **settings})
 
     return pipeline
 
@@ -174,18 +169,18 @@ def command(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(cli, [*base, *properties, *arguments])
 
 
-def test_command_says_what_was_read(folder: Path) -> None:
+def test_command_says_what_was_read(moe_ir: Path) -> None:
     limits = ("--verify", "sparse", "--expert-budget", f"{TOP_K},{TOP_K + 1}", "--drafter", "none")
-    run = command(folder, *limits, "--json")
+    run = command(moe_ir, *limits, "--json")
     assert run.exit_code == 0, run.output
     report = json.loads(run.stdout)
     assert report["metrics"]["experts_read"] == TOP_K and report["lossless"] is False
     assert report["metrics"]["why_lossy"] == "sparse verification approximates the model (experts)"
-    run = command(folder, *limits)
+    run = command(moe_ir, *limits)
     assert (
         f"{TOP_K}.0 experts a layer read, density {TOP_K / EXPERTS:.2f}" in run.stderr
         and "LOSSY" in run.stderr
     )
-    run = command(folder, "--expert-budget", "4")
+    run = command(moe_ir, "--expert-budget", "4")
     assert isinstance(run.exception, ValueError)
     assert "--expert-budget 4 contradicts --verify dense" in str(run.exception)

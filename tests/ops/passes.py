@@ -160,6 +160,12 @@ def evaluate(op_type: str, tensors: dict[str, ov.Tensor], attributes: dict[str, 
     return [output.data.copy() for output in outputs]
 
 
+def attend(case: OpsPass) -> NDArray[np.float32]:
+    """What VerifyAttention computes of a pass."""
+    out: NDArray[np.float32] = evaluate("VerifyAttention", attention_tensors(case), case.attributes)[0]
+    return out
+
+
 def compile_op(
     op_type: str, tensors: dict[str, ov.Tensor], attributes: dict[str, Any], **properties: Any
 ) -> ov.CompiledModel:

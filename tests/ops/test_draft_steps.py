@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -17,7 +17,11 @@ from ops.compare import assert_close
 from ops.passes import compile_op, evaluate, infer
 from ops.properties import examples
 
+from ovspec.sampling.coupling import Coupling
+from ovspec.sampling.sampling import SamplingParams, sampling_distribution
+from ovspec_ops.decoder_layers.draft_reference import choose
 from ovspec_ops.decoder_layers.reference import VERSION, decoder_layers
+from ovspec_ops.decoder_layers.sampling import SAMPLING
 from ovspec_ops.linear.layout import pack_linear
 from ovspec_ops.verify_attention import pack_tables
 
@@ -32,6 +36,21 @@ class Text:
     past: int
     rows: int
     drafts: int
+    sampling: tuple[float, int, float, float] | None = None  # temperature, top_k, top_p, min_p
+
+
+LAWS = st.tuples(
+    st.sampled_from([0.3, 1.0, 1.7]), st.sampled_from([0, 1, 5]), st.floats(0.2, 1), st.floats(0, 0.5)
+)
+
+
+def samplings(texts: list[Text], seed: int = 0) -> NDArray[np.uint8]:
+    """How each text draws what follows its rows; nothing where none does."""
+    found = np.zeros(len(texts), SAMPLING)
+    for index, text in enumerate(texts):
+        temperature, top_k, top_p, min_p = text.sampling or (0.0, 0, 1.0, 0.0)
+        found[index] = (seed + index * 7919, text.past + text.rows, top_k, temperature, top_p, min_p, 0)
+    return found[: len(texts) if any(text.sampling for text in texts) else 0].view(np.uint8)
 
 
 @dataclass
@@ -88,7 +107,7 @@ class Model:
         heads = f"kv_heads=1 k_size={SIZE} v_size={SIZE}"
         norm = self._place(self._rng.uniform(0.5, 1.5, hidden).astype(np.float32))
         return [
-            f"input ids cos:{SIZE} sin:{SIZE} slots tables sampled plan k v table w",
+            f"input ids cos:{SIZE} sin:{SIZE} slots tables sampled plan sampling k v table w",
             f"x:{hidden} = embedding ids table{self._integers} format={self.fmt} ids={self.vocab}",
             f"n:{hidden} = rms x {norm} size={hidden} eps=1e-05",
             f"q:{query} kn:{key} vn:{key} = linear n {self._linear(hidden, query, key, key)}",
@@ -100,7 +119,7 @@ class Model:
             f"y:{hidden} = add x o",
             f"s:{hidden} = take y sampled",
             f"l:{self.vocab} = linear s {self._linear(hidden, self.vocab)}",
-            "t:i32[?,?] = choose l plan slots tables",
+            "t:i32[?,?] = choose l plan sampling slots tables",
             "output l t",
         ]
 
@@ -131,6 +150,7 @@ class Model:
             ),
             "sampled": (ends - 1).astype(np.int32),
             "plan": np.array([most, rows, *map(len, runs)], np.int32),
+            "sampling": samplings(texts, self.seed),
             "k": self.keys,
             "v": self.values,
             "table": self.table,
@@ -156,12 +176,12 @@ def step_by_step(model: Model, most: int) -> list[list[int]]:
     texts, tokens = list(model.texts), list(model.tokens)
     found: list[list[int]] = [[] for _ in texts]
     while drafting := sum(t.drafts > len(of) for t, of in zip(model.texts, found, strict=True)):
-        one = [Text(t.past, t.rows, 1) for t in texts[:drafting]]
+        one = [replace(t, drafts=1) for t in texts[:drafting]]
         inputs = model.inputs(one, tokens[:drafting], most)
         _, chosen = evaluate("DecoderLayers", tensors(inputs), {"program": model.program})
         for index in range(drafting):
             found[index].append(int(chosen[0, index]))
-            texts[index] = Text(texts[index].past + texts[index].rows, 1, texts[index].drafts)
+            texts[index] = replace(texts[index], past=texts[index].past + texts[index].rows, rows=1)
             tokens[index] = chosen[0, index : index + 1]
     return found
 
@@ -170,7 +190,9 @@ def step_by_step(model: Model, most: int) -> list[list[int]]:
 def models(draw: st.DrawFn) -> tuple[dict[str, Any], int]:
     texts = draw(
         st.lists(
-            st.builds(Text, st.integers(0, 40), st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=4
+            st.builds(Text, st.integers(0, 40), st.integers(1, 4), st.integers(1, 5), st.none() | LAWS),
+            min_size=1,
+            max_size=4,
         )
     )
     texts.sort(key=lambda text: -text.drafts)
@@ -221,16 +243,22 @@ def test_a_run_behind_no_token(isa: str) -> None:
     assert tokens[0, 0] == -1
 
 
-def chosen(logits: NDArray[np.float32]) -> int:
-    """The token of one row of 70 logits, the second of three."""
-    program = f"{VERSION}\ninput x:70 ids sampled plan slots tables e\nz:8 = embedding ids e format=f32 ids=1"
-    program += "\nl:70 = take x sampled\nt:i32[?,?] = choose l plan slots tables\noutput t"
+def chosen(logits: NDArray[np.float32], *sampling: Any) -> int:
+    """The token of one row of logits, the second of three, and what the reference says of it."""
+    width = len(logits)
+    program = f"{VERSION}\ninput x:{width} ids sampled plan sampling slots tables e"
+    program += "\nz:8 = embedding ids e format=f32 ids=1"
+    program += f"\nl:{width} = take x sampled\nt:i32[?,?] = choose l plan sampling slots tables\noutput t"
     x = np.stack([np.zeros_like(logits), logits, np.zeros_like(logits)])
-    numbers = ([0, 0, 0], [1], [70, 3], [0, 0, 0], [])
-    arrays = [x, *(np.array(of, np.int32) for of in numbers), np.zeros(32, np.uint8)]
+    numbers = ([0, 0, 0], [1], [width, 3], [0, 0, 0], [])
+    ids, sampled, plan, slots, tables = (np.array(of, np.int32) for of in numbers)
+    drawn = np.array([sampling] if sampling else [], SAMPLING).view(np.uint8)
+    arrays = [x, ids, sampled, plan, drawn, slots, tables, np.zeros(32, np.uint8)]
     names = program.splitlines()[1].split()[1:]
     given = {name.partition(":")[0]: ov.Tensor(array) for name, array in zip(names, arrays, strict=True)}
     (tokens,) = evaluate("DecoderLayers", given, {"program": program})
+    (want,) = choose([logits[None], plan, drawn], {}, [])
+    assert tokens.item() == want.item()
     return int(tokens.item())
 
 
@@ -246,6 +274,52 @@ def test_the_largest_logit_is_chosen(isa: str, place: int) -> None:
         assert chosen(logits) == -1
 
 
+@examples(40)
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**31 - 2),
+    st.integers(1, 300),
+    st.sampled_from([1.0, 4.0, 12.0]),
+    st.booleans(),
+    st.tuples(
+        st.sampled_from([1e-30, 0.2, 1.0, 3.0]),
+        st.sampled_from([0, 1, 3, 40, 400]),
+        st.sampled_from([1e-6, 0.5, 0.9, 1.0]),
+        st.sampled_from([0.0, 0.02, 0.99]),
+    ),
+)
+def test_a_token_is_drawn_as_the_reference_draws_it(
+    isa: str,
+    key: int,
+    position: int,
+    width: int,
+    scale: float,
+    equal: bool,
+    law: tuple[float, int, float, float],
+) -> None:
+    logits = np.random.default_rng(key).standard_normal(width).astype(np.float32) * np.float32(scale)
+    logits = np.rint(logits) if equal else logits  # many of the same
+    logits[1 + np.arange(width // 3)] = -np.inf
+    temperature, top_k, top_p, min_p = law
+    chosen(logits, key, position, top_k, temperature, top_p, min_p, 0)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "temperature", "top_p", "min_p"), [(0, 0.8, 1.0, 0.0), (9, 1.3, 0.8, 0.0), (0, 1.0, 0.9, 0.1)]
+)
+def test_drawn_tokens_are_those_of_the_sampler(
+    top_k: int, temperature: float, top_p: float, min_p: float
+) -> None:
+    logits = np.random.default_rng(5).standard_normal(50).astype(np.float32) * np.float32(2)
+    of = SamplingParams(do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    law = sampling_distribution(logits, of)
+    for seed in range(40):
+        coupling = Coupling(seed)
+        for position in range(10):
+            drawn = (coupling.key, position, top_k, temperature, top_p, min_p, 0)
+            assert chosen(logits, *drawn) == coupling.draw(law, position)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -257,10 +331,15 @@ def test_the_largest_logit_is_chosen(isa: str, place: int) -> None:
         ({"ids": [3, 70]}, "token 70 of row 1 is none of the 70"),
         ({"ids": [3]}, "holds 1 ids, expected one for each of 2 rows"),
         ({"slots": [3, 4]}, "holds 2 slots, expected one for each of 5 rows"),
+        ({"sampling": [0] * 31}, "holds 31 bytes, expected none, or 32 for each of 1 rows"),
+        (
+            {"sampling": np.array([(1, 2, 0, -1.0, 1.0, 0.0, 0)], SAMPLING).view(np.uint8)},
+            "a draft is sampled with temperature -1",
+        ),
         ({"tables": [1, 2, 0, 2, 9, 0, 1, -1, 0, 1]}, "has 1 sequences of trees"),
     ],
 )
-def test_a_plan_that_does_not_fit_is_refused(change: dict[str, list[int]], message: str) -> None:
+def test_a_plan_that_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
     model = Model([Text(9, 2, 4)])
     inputs = model.inputs(model.texts, model.tokens, 70)
     inputs |= {name: np.array(value, inputs[name].dtype) for name, value in change.items()}
@@ -280,11 +359,11 @@ def test_a_plan_that_does_not_fit_is_refused(change: dict[str, list[int]], messa
         ("take y sampled", "take y sampled if=plan#0", "or not OUTPUT = take ROWS INPUT"),
         (
             "s:24 =",
-            "u:i32[?,?] = choose y plan slots tables\ns:24 =",
+            "u:i32[?,?] = choose y plan sampling slots tables\ns:24 =",
             "reads other rows than those that take",
         ),
         ("slots tables\noutput", "slots tables if=plan#0\noutput", "may be left out"),
-        ("output l t", "u:i32[?,?] = choose l plan slots tables\noutput l t", "is a second one"),
+        ("output l t", "u:i32[?,?] = choose l plan sampling slots tables\noutput l t", "is a second one"),
     ],
 )
 def test_a_program_that_can_not_draft_is_refused(old: str, new: str, message: str) -> None:

@@ -18,7 +18,7 @@ from ops.test_decoder_layers import SIZES
 from ops.test_decoder_layers import Layers as DecoderLayers
 from ops.test_linear import Layers, reference, tolerance
 
-from ovspec_ops.linear.adapters import AdapterTable, LowRank, row_addresses
+from ovspec_ops.linear.adapters import AdapterTable, LayerProducts, LowRank, row_addresses
 from ovspec_ops.linear.reference import Products, adapted
 
 FORMS = (("u8", 1, 8), ("u4", 1, 16), ("u8", 1, 32), ("f32", 1, 32), ("bf16", 1, 16))
@@ -61,8 +61,15 @@ class Adapters:
                     ]
                 )
             self.products.append(layers)
-            packed = [[(among_nan(LowRank.pack(a, b)), scale) for a, b, scale in of] for of in layers]
-            self.tables.append(AdapterTable(packed))
+            parts = [
+                {
+                    number: (among_nan(LowRank.pack(*of[part][:2])), of[part][2])
+                    for number, of in enumerate(layers)
+                    if part < len(of)
+                }
+                for part in range(max(map(len, layers)) or 1)
+            ]
+            self.tables.append(AdapterTable(len(sizes), [(LayerProducts(part), 1.0) for part in parts]))
 
     def rows(self, counts: Sequence[int]) -> NDArray[np.uint8]:
         return row_addresses(self.tables, counts)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ops.caches import BLOCK
 from ops.compare import assert_close
-from ops.passes import OpsPass, attention_tensors, evaluate
+from ops.passes import OpsPass, attend
 from ops.properties import examples
 from ops.test_verify_attention import tolerance
 
@@ -18,11 +18,6 @@ from ovspec_ops.verify_attention import verify_attention
 FORMATS = ("f32", "f16", "bf16", "u8_token")
 ROWS = st.integers(1, 4) | st.integers(5, 40)  # few rows and many go different ways
 WRONG = {"NaN": np.nan, "infinity": np.inf}
-
-
-def run(case: OpsPass) -> NDArray[np.float32]:
-    out: NDArray[np.float32] = evaluate("VerifyAttention", attention_tensors(case), case.attributes)[0]
-    return out
 
 
 def spoil(case: OpsPass, name: str, slots: range | list[int], value: float) -> None:
@@ -58,8 +53,8 @@ def test_a_later_row_that_is_not_finite(isa: str, fmt: str, cache: str, wrong: s
         OpsPass([(45, rows, True)], fmt=fmt, group=1, k_size=24, v_size=40, sinks=True) for _ in range(2)
     )
     spoil(spoilt, cache, [45 + rows - 1], WRONG[wrong])
-    out = run(spoilt)
-    assert_same(run(clean), out, list(range(rows - 1)))
+    out = attend(spoilt)
+    assert_same(attend(clean), out, list(range(rows - 1)))
     if cache == "value_cache":
         assert not np.isfinite(out[-1]).any(), "the row itself sees it"
     elif wrong == "NaN":
@@ -79,10 +74,10 @@ def test_a_seen_key_that_is_nan_takes_no_weight(isa: str, fmt: str, rows: int) -
     for cache in ("key_cache", "value_cache"):
         spoil(spoilt, cache, [0], np.nan)
     expected = verify_attention(**after.inputs, **after.attributes)
-    assert_close("last row", expected[-1], run(spoilt)[-1], tolerance(fmt))
+    assert_close("last row", expected[-1], attend(spoilt)[-1], tolerance(fmt))
     alone = OpsPass([(0, rows, True)], fmt=fmt, sinks=True)
     spoil(alone, "key_cache", [0], np.nan)
-    out = run(alone)
+    out = attend(alone)
     assert np.isnan(out[:keys]).all()
     assert np.isfinite(out[keys:]).all()
 
@@ -93,8 +88,8 @@ def test_a_query_that_is_nan(isa: str, fmt: str, sinks: bool, rows: int) -> None
     """Its own row is NaN, also where a sink could take all of the weight."""
     clean, spoilt = (OpsPass([(700, rows, True)], fmt=fmt, group=2, sinks=sinks) for _ in range(2))
     spoilt.inputs["query"][rows - 1] = np.nan
-    out = run(spoilt)
-    assert_same(run(clean), out, list(range(rows - 1)))
+    out = attend(spoilt)
+    assert_same(attend(clean), out, list(range(rows - 1)))
     assert np.isnan(out[rows - 1]).all()
 
 
@@ -106,7 +101,7 @@ def test_another_branch_that_is_not_finite(isa: str, fmt: str, rows: int) -> Non
     for case in (clean, spoilt):  # row 1 and the rows after it are branches from row 0
         case.inputs["verify_parents"] = np.array([-1, 0, 0, *range(2, rows - 1)], np.int32)
     spoil(spoilt, "value_cache", [62], np.nan)
-    assert_same(run(clean), run(spoilt), [0, *range(2, rows)])
+    assert_same(attend(clean), attend(spoilt), [0, *range(2, rows)])
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -114,7 +109,7 @@ def test_a_later_block_by_channel_that_is_not_finite(isa: str, wrong: str) -> No
     """Rows 0 and 1 fill block 2; the rows after them, in block 3, share a visit with it."""
     clean, spoilt = (OpsPass([(94, 12, True)], fmt="u8_channel") for _ in range(2))
     spoil(spoilt, "key_cache", [3 * BLOCK], WRONG[wrong])
-    assert_same(run(clean), run(spoilt), [0, 1])
+    assert_same(attend(clean), attend(spoilt), [0, 1])
 
 
 @pytest.mark.parametrize("fmt", [*FORMATS, "u8_channel"])
@@ -129,4 +124,4 @@ def test_blocks_behind_the_window_are_not_read(isa: str, fmt: str, rows: int) ->
             spoilt.inputs[cache][spoilt.inputs["verify_block_indices"][:3]] = np.nan
         elif fmt == "bf16":
             spoilt.inputs[cache][spoilt.inputs["verify_block_indices"][:3]] = 0x7FC0
-    assert_same(run(clean), run(spoilt), list(range(rows)))
+    assert_same(attend(clean), attend(spoilt), list(range(rows)))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ops.caches import BLOCK
-from ops.passes import OpsPass, attention_tensors, compile_op, evaluate, infer, random_parents
+from ops.passes import OpsPass, attend, attention_tensors, compile_op, infer, random_parents
 from ops.properties import examples
 from tiers import by_tier
 
@@ -26,11 +26,6 @@ SHAPE = st.sampled_from(
     ]
 )
 PAST = st.integers(0, 70) | st.sampled_from([500, 505, 1000])
-
-
-def run(case: OpsPass) -> NDArray[np.float32]:
-    out: NDArray[np.float32] = evaluate("VerifyAttention", attention_tensors(case), case.attributes)[0]
-    return out
 
 
 def some_rows(whole: OpsPass, past: int, rows: list[int]) -> OpsPass:
@@ -57,8 +52,8 @@ def assert_bits(name: str, expected: NDArray[np.float32], got: NDArray[np.float3
 def test_any_number_of_rows(isa: str, fmt: str, shape: dict[str, Any], past: int, sizes: list[int]) -> None:
     whole = OpsPass([(past, sum(sizes), True)], fmt=fmt, **shape)
     ends = np.cumsum([0, *sizes]).tolist()
-    parts = [run(some_rows(whole, past + first, [*range(first, end)])) for first, end in pairwise(ends)]
-    assert_bits(f"{sizes} rows behind {past}", run(whole), np.concatenate(parts))
+    parts = [attend(some_rows(whole, past + first, [*range(first, end)])) for first, end in pairwise(ends)]
+    assert_bits(f"{sizes} rows behind {past}", attend(whole), np.concatenate(parts))
 
 
 def _move_rows(case: OpsPass, past: int, slots: list[int]) -> dict[str, NDArray[Any]]:
@@ -96,7 +91,7 @@ def test_a_path_of_a_tree_is_its_chain(
     query[path] = chain.inputs["query"][: len(path)]
     tree.inputs["query"] = query
     alone = some_rows(chain, past, list(range(len(path))))
-    assert_bits(f"path {path}", run(alone), run(tree)[path])
+    assert_bits(f"path {path}", attend(alone), attend(tree)[path])
 
 
 @pytest.mark.parametrize("fmt", by_tier(FORMATS, ("bf16", "u8_token")))
@@ -104,7 +99,7 @@ def test_other_sequences_and_threads(isa: str, fmt: str) -> None:
     sequences = [(70, 5, True), (0, 90, True), (900, 1, True), (31, 64, True), (3000, 2, True)]
     whole = OpsPass(sequences, fmt=fmt, k_size=64, v_size=64)
     tensors = attention_tensors(whole)
-    outputs = [run(whole)]
+    outputs = [attend(whole)]
     for threads in (1, 2):
         compiled = compile_op("VerifyAttention", tensors, whole.attributes, INFERENCE_NUM_THREADS=threads)
         outputs.append(infer(compiled, tensors)[0])
@@ -116,7 +111,7 @@ def test_other_sequences_and_threads(isa: str, fmt: str) -> None:
         first, last = whole.inputs["verify_block_indices_begins"][s : s + 2]
         alone.inputs["verify_block_indices"] = whole.inputs["verify_block_indices"][first:last]
         alone.inputs["verify_block_indices_begins"] = np.array([0, last - first], np.int32)
-        assert_bits(f"sequence {s}", run(alone), outputs[0][begins[s] : begins[s] + rows])
+        assert_bits(f"sequence {s}", attend(alone), outputs[0][begins[s] : begins[s] + rows])
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -131,4 +126,4 @@ def test_the_first_rows_of_a_tree(isa: str, fmt: str, rows: int) -> None:
     for first in (2, rows - 1):
         part = some_rows(whole, 62, list(range(first)))
         part.inputs["verify_parents"] = parents[:first]
-        assert_bits(f"the first {first} of {rows} rows", run(part), run(whole)[:first])
+        assert_bits(f"the first {first} of {rows} rows", attend(part), attend(whole)[:first])

@@ -42,19 +42,23 @@ TEMPLATE = ("apply_chat_template",)
 SCORES = ("logprobs",)
 # Adapters are objects of ovspec's (tests/adapters).
 ADAPTERS = ("adapters",)
+# They make `parsed` of a text, and change none.
+PARSERS = ("parsers",)
+# test_beams.py compares what is found with them.
+BEAMS = ("num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "stop_criteria")
 REFUSED: dict[str, Any] = {
-    "num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0, "length_penalty": 2.0,
-    "stop_criteria": openvino_genai.StopCriteria.NEVER,
     "pruning_ratio": 10, "relevance_weight": 0.7,
     "return_omni_outputs": True,
-    "parsers": [openvino_genai.ReasoningParser()],
 }  # fmt: skip
+
+_TAKEN = (*SERVED, *SAMPLING, *BEAMS, *DRAFTING, *TEMPLATE, *SCORES, *ADAPTERS, *PARSERS)
 
 # Part of the surface, what is the same, and where ovspec differs on purpose.
 TABLE: dict[str, tuple[str, str]] = {
     "`LLMPipeline(...)`": (
         "path, `[tokenizer,] device, config`, properties; `draft_model`, `prompt_lookup`; `cache_size`, "
-        "`max_num_batched_tokens`, `max_num_seqs` and `enable_prefix_caching` of a `SchedulerConfig`",
+        "`max_num_batched_tokens`, `max_num_seqs`, `enable_prefix_caching` and `dynamic_split_fuse` of a "
+        "`SchedulerConfig`",
         "draft models come from `ovspec.draft_model`; refused: a model as text and tensor, "
         "other scheduler settings, `ATTENTION_BACKEND` other than `PA`, `extensions` other than ovspec's",
     ),
@@ -65,7 +69,7 @@ TABLE: dict[str, tuple[str, str]] = {
         'are multiplied more exactly (`linear="stock"`: as there)',
     ),
     "`GenerationConfig`": (
-        ", ".join(f"`{name}`" for name in (*SERVED, *SAMPLING, *DRAFTING, *TEMPLATE, *SCORES, *ADAPTERS)),
+        ", ".join(f"`{name}`" for name in _TAKEN),
         "refused by name: " + ", ".join(f"`{name}`" for name in REFUSED),
     ),
     "LoRA adapters": (
@@ -77,7 +81,8 @@ TABLE: dict[str, tuple[str, str]] = {
         "tensors that are no LoRA matrices",
     ),
     "structured output": (
-        "JSON schema, regex, EBNF, structural tags, compound grammars",
+        "JSON schema, regex, EBNF, structural tags, compound grammars; objects have no properties that a "
+        "schema does not name",
         "by llguidance, with drafts and without; JSON has one space behind a comma and a colon; an answer "
         "ends with its grammar, without an end-of-sequence token; left recursion, "
         "`min_new_tokens`, `ignore_eos` and `no_repeat_ngram_size` are refused beside it",
@@ -91,6 +96,14 @@ TABLE: dict[str, tuple[str, str]] = {
         "with `no_repeat_ngram_size` no n-gram of this size comes twice in prompt and answer",
         "in greedy decoding and sampling too; there in beam search only",
     ),
+    "beams": (
+        "beam search, in groups too: tokens, scores, reasons; without a streamer, drafts, penalties or "
+        "`do_sample`; `num_assistant_tokens` beside it is refused",
+        "a pipeline with a drafter searches too, and drafts nothing; `ignore_eos`, `min_new_tokens` and "
+        "`max_new_tokens` hold, there the first two do not; `structured_output_config` is refused, there "
+        "ignored; what is for beams is refused with `num_beams=1`, there ignored; a stop string cuts its own "
+        "beam only",
+    ),
     "stop tokens": (
         "`stop_token_ids` replace all end-of-sequence ids but the main one; with `ignore_eos` nothing stops",
         "the [server](server.md#requests) adds them to the end-of-sequence ids, and stops at them with "
@@ -98,12 +111,13 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
     "streamers": (
         "callable, `StreamerBase`, `TextStreamer`, `TextParserStreamer`; the answer is `None`, `bool`, `int` "
-        "or `StreamingStatus`",
+        "or `StreamingStatus`, and the finish reason `STOP`, `TOOL_CALL`, or of a cancelled answer `NONE`",
         "the text ends with the piece that was answered by a stop; an exception ends the call and is raised",
     ),
     "chat": (
-        "`start_chat`, `finish_chat`, system message, history, `set_chat_template`",
-        "one answer per turn",
+        "`start_chat`, `finish_chat`, system message, history, `set_chat_template`; turns in tokens, as with "
+        "`ATTENTION_BACKEND` `SDPA` there",
+        "one answer per turn; a chat goes on as it began, in text or in tokens",
     ),
     "special tokens in messages": (
         "written into a prompt without the chat template they become control tokens",
@@ -113,16 +127,16 @@ TABLE: dict[str, tuple[str, str]] = {
         "tokenizer can",
     ),
     "results": (
-        "all fields, `str()`",
+        "all fields, `str()`; `parsed` is made by parsers of a `TextParserStreamer`, and of a configuration",
         "`DecodedResults` can be iterated, and is an instance of GenAI's; `EncodedResults` is not, as "
-        "GenAI's has no constructor; `parsed` holds what a `TextParserStreamer` made; `max_new_tokens=0` "
+        "GenAI's has no constructor; `max_new_tokens=0` "
         "ends with `LENGTH`, there with `NONE`",
     ),
     "`perf_metrics`": (
-        "all getters, raw series, `+` and `+=`; `extended_perf_metrics` after drafts: "
-        "counts and acceptance rate",
+        "all getters, raw series, `+` and `+=`; `extended_perf_metrics` after drafts, all getters, those of "
+        "each model too",
         "input tokens of all prompts are counted; `main_model_metrics` and `draft_model_metrics` count whole "
-        "drafting rounds",
+        "drafting rounds; the compiler of grammars is called `llguidance`, there `xgrammar`",
     ),
     "errors": (
         "what raises a `RuntimeError` or `TypeError` there raises a subclass of it here",

@@ -9,7 +9,17 @@ import openvino_genai
 import pytest
 from openvino_genai import GenerationConfig
 from pipeline import genai_surface
-from pipeline.genai_surface import ADAPTERS, DRAFTING, REFUSED, SAMPLING, SCORES, SERVED, TEMPLATE
+from pipeline.genai_surface import (
+    ADAPTERS,
+    BEAMS,
+    DRAFTING,
+    PARSERS,
+    REFUSED,
+    SAMPLING,
+    SCORES,
+    SERVED,
+    TEMPLATE,
+)
 from prompts import PROMPTS
 from settings import F32
 
@@ -31,7 +41,17 @@ def test_every_field_is_accounted_for() -> None:
     fields = {
         name for name in dir(config) if not name.startswith("_") and not callable(getattr(config, name))
     }
-    assert fields == {*SERVED, *SAMPLING, *DRAFTING, *TEMPLATE, *SCORES, *ADAPTERS, *REFUSED}
+    assert fields == {
+        *SERVED,
+        *SAMPLING,
+        *DRAFTING,
+        *TEMPLATE,
+        *SCORES,
+        *ADAPTERS,
+        *BEAMS,
+        *PARSERS,
+        *REFUSED,
+    }
     assert set(REFUSED) == set(UNSUPPORTED)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,27 @@ SHORT, LONG = "The river bends here. " * 4, "The river bends here. " * 60
 BUDGET = ovspec.SparseVerify(L0=128)
 
 
-def answer(demo_ir: Path, prompt: str, way: dict[str, Any], **settings: Any) -> DecodedResults:
-    pipe = ovspec.LLMPipeline(demo_ir, "CPU", **{"drafter": "none", **way}, **F32)
+def answer(pipe: ovspec.LLMPipeline, prompt: str, **settings: Any) -> DecodedResults:
     return pipe.generate([prompt], max_new_tokens=24, ignore_eos=True, **settings)
 
 
-def test_a_commit_has_nothing_to_confirm(demo_ir: Path) -> None:
-    for prompt, verify in ((SHORT, ovspec.CommitVerify(BUDGET)), (SHORT, "commit"), (LONG, "commit")):
-        found = answer(demo_ir, prompt, {"verify": verify})
+def test_a_commit_has_nothing_to_confirm(make_pipeline: Callable[..., ovspec.LLMPipeline]) -> None:
+    plain = make_pipeline()
+    budget, default = make_pipeline(verify=ovspec.CommitVerify(BUDGET)), make_pipeline(verify="commit")
+    for prompt, pipe in ((SHORT, budget), (SHORT, default), (LONG, default)):
+        found = answer(pipe, prompt)
         assert found.perf_metrics.get_num_commits() == 0
         assert found.perf_metrics.get_attention_density() == 1.0
-        assert found.texts == answer(demo_ir, prompt, {}).texts
-    long = answer(demo_ir, LONG, {"verify": ovspec.CommitVerify(BUDGET, 4)})
+        assert found.texts == answer(plain, prompt).texts
+    long = answer(make_pipeline(verify=ovspec.CommitVerify(BUDGET, 4)), LONG)
     assert long.perf_metrics.get_num_commits() > 0
 
 
-def test_sparse_self_drafts_nothing(demo_ir: Path) -> None:
-    way, settings = {"drafter": ovspec.drafters.SparseSelf(BUDGET)}, {"num_assistant_tokens": 4}
+def test_sparse_self_drafts_nothing(demo_ir: Path, make_pipeline: Callable[..., ovspec.LLMPipeline]) -> None:
+    pipe = ovspec.LLMPipeline(demo_ir, "CPU", drafter=ovspec.drafters.SparseSelf(BUDGET), **F32)
     for prompt, drafts in ((SHORT, False), (LONG, True)):
-        for given in (settings, {}):
-            found = answer(demo_ir, prompt, way, **given)
-            assert found.texts == answer(demo_ir, prompt, {}).texts
-            assert drafts or not found.perf_metrics.raw_metrics.proposed_lengths
-        fixed = answer(demo_ir, prompt, way, **settings)
+        texts = answer(make_pipeline(), prompt).texts
+        fixed, scheduled = answer(pipe, prompt, num_assistant_tokens=4), answer(pipe, prompt)
+        assert fixed.texts == scheduled.texts == texts
         assert bool(fixed.perf_metrics.raw_metrics.proposed_lengths) == drafts
+        assert drafts or not scheduled.perf_metrics.raw_metrics.proposed_lengths

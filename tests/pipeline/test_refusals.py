@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+import openvino_genai
 import pytest
 from openvino_genai import StreamerBase, StreamingStatus
 from prompts import PROMPTS, STORY
@@ -32,7 +33,7 @@ def folder_with(demo_ir: Path, place: Path, **defaults: object) -> Path:
 
 BAD_OPTIONS = {
     "unknown": ({"max_tokens": 3}, "max_tokens=3: generate has no such option"),
-    "beams": ({"num_beams": 2}, "num_beams=2 is not supported"),
+    "parsers": ({"parsers": [openvino_genai.ReasoningParser()]}, "parsers="),
     "echo": ({"echo": "yes"}, "echo='yes': expected True or False"),
     "logprobs": ({"logprobs": -1}, "logprobs=-1: expected a whole number"),
     "prompt lookup": ({"max_ngram_size": 3}, "max_ngram_size=3: this pipeline looks no n-grams up"),
@@ -117,8 +118,8 @@ def test_folder_defaults_for_drafting_mean_nothing_without_a_draft(demo_ir: Path
 
 
 def test_folder_that_asks_for_the_unsupported_is_named(demo_ir: Path, tmp_path: Path) -> None:
-    folder = folder_with(demo_ir, tmp_path, num_beams=4)
-    with pytest.raises(ValueError, match=r"generation_config.json: num_beams=4 is not supported"):
+    folder = folder_with(demo_ir, tmp_path, length_penalty=2.0)
+    with pytest.raises(ValueError, match=r"generation_config.json: length_penalty=2: it is for beams"):
         ovspec.LLMPipeline(folder, "CPU")
 
 

@@ -24,10 +24,9 @@ from ovspec.generation.sequence import Sequence as Text
 from ovspec.sampling.acceptance import Accepted
 from ovspec.sampling.block_verification import block_accept
 
-FIRST = [Case("assistant", rule="block", together=4)]
+FIRST = [Case("assistant", rule="block")]
 CASES = [
-    *FIRST,
-    Case("prompt_lookup", rule="block", together=4),
+    *(Case(drafter, rule="block", together=4) for drafter in ("assistant", "prompt_lookup")),
     *(Case("assistant", setting=setting, rule="block") for setting in SETTINGS),
     Case("assistant", rule="block", together=1),
     Case("prompt_lookup", rule="block", together=1),

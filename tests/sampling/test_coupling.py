@@ -68,15 +68,3 @@ def test_numbers_belong_to_seed_sequence_and_position() -> None:
     rows = {tuple(Coupling(seed, index).exponentials(position, ids)) for seed, index, position in keys}
     assert len(rows) == 27
     assert tuple(Coupling(1, 2).exponentials(0, ids)) in rows
-
-
-def test_noise_of_a_draft_gives_the_token_of_a_draw_and_does_not_change_it() -> None:
-    p = Distribution(P)
-    logits = np.log(P, out=np.full(P.size, -np.inf), where=P > 0)
-    coupling = Coupling(3, 1)
-    for position in range(200):
-        token = Coupling(3, 1).draw(p, position)
-        assert int((logits + coupling.noise(position, P.size)).argmax()) == token
-        assert coupling.draw(p, position) == coupling.draw(p, position) == token
-        assert coupling.draw(p, max(0, position - 30)) == Coupling(3, 1).draw(p, max(0, position - 30))
-        np.testing.assert_array_equal(coupling.noise(position, 2), coupling.noise(position, P.size)[:2])

@@ -382,13 +382,6 @@ def test_generation_config_is_taken_over_in_full() -> None:
     assert SamplingParams.from_generation_config(config, eos_token_ids=[5, 8]) == expected
 
 
-def test_beam_search_is_refused() -> None:
-    config = openvino_genai.GenerationConfig()
-    config.num_beams = 2
-    with pytest.raises(ValueError, match=r"^num_beams must be .*; "):
-        SamplingParams.from_generation_config(config)
-
-
 def test_processor_errors_name_the_argument() -> None:
     with pytest.raises(ValueError, match=r"^count must be in \[0, 0\], got 1"):
         LogitsProcessor(SamplingParams(), [1]).rollback(1)

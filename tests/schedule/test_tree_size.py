@@ -165,3 +165,13 @@ def test_nodes_of_several_trees_compete_for_the_rows_of_one_pass() -> None:
     assert sure > unsure
     # By hand: those that are likelier than what the time of a row has yielded.
     assert abs(sure + unsure - sum(likely > row * tokens / time for likely in pooled)) <= 1
+
+
+def test_drafts_of_grammars_are_no_trees() -> None:
+    """In a step of two requests, of which a grammar forces one: its rows say nothing of a tree's size."""
+    schedule = AutoSchedule(NODES)
+    plan = schedule.plan(StepState((512, 512), (99, 99), 63, trees=True, has_model=True))
+    schedule.observe(
+        StepOutcome(plan, (512, 512), (3, 60), (1, 60), 1.0, 1.0, 0, 0.0, 0, 0, (0, 0), (4, 0), (1, 0), 3)
+    )
+    assert schedule._nodes == 3

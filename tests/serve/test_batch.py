@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import one_line, ovspec
+from adapter_files import random_adapter
+from commands import installed_ovspec, one_line, ovspec
 from serve.conftest import F32, Served
+from settings import F32_CACHE
+
+from ovspec import Adapter, AdapterConfig, LLMPipeline
 
 PROMPT = "Once upon a time, there was a little girl named Lily. She"
 
@@ -67,6 +71,52 @@ def test_answers_are_those_of_the_server(
         got = found[entry["custom_id"]]
         assert got["status_code"] == 200
         assert got["body"]["choices"] == expected["choices"] and got["body"]["usage"] == expected["usage"]
+
+
+def test_lines_name_adapters_as_their_model(demo_ir: Path, tmp_path: Path) -> None:
+    """Beside lines for the model itself, and as a call with that adapter; another name is an error."""
+    files = [random_adapter(tmp_path / f"{seed}.safetensors", demo_ir, 4, seed, 3.0) for seed in (1, 2)]
+    asked, written = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 16, "ignore_eos": True}
+    names = ("demo", "one", "two", "three")
+    asked.write_text("\n".join(line(name, {**body, "model": name}) for name in names), encoding="utf-8")
+    adapters = [f"--adapter={name}={file}" for name, file in zip(names[1:], files, strict=False)]
+    run = installed_ovspec(*arguments(demo_ir, asked, written, *adapters))
+    assert run.returncode == 3 and "3 answered (none lossy), 1 refused" in run.stderr
+    found = answers(written)
+    assert "this server has 'demo', 'one', 'two'" in found["three"]["body"]["error"]["message"]
+    options = {"max_new_tokens": 16, "ignore_eos": True, "apply_chat_template": False}
+    pipeline = LLMPipeline(demo_ir, "CPU", drafter="none", adapters=AdapterConfig(), **F32_CACHE)
+    texts = []
+    for name, config in zip(names, ((), *(Adapter(file) for file in files)), strict=False):
+        assert found[name]["body"]["model"] == name
+        texts.append(found[name]["body"]["choices"][0]["text"])
+        assert texts[-1] == str(pipeline.generate(PROMPT, adapters=AdapterConfig(config), **options))
+    assert len(set(texts)) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--adapter", "one"), "--adapter one: expected NAME=FILE"),
+        (
+            ("--adapter", "one=/nowhere"),
+            "/nowhere: No such file or directory; give the file",
+        ),
+        (("--adapter", "one={}", "--ray"), "a cluster has none; leave it or --ray out"),
+        (("--adapter", "one={}", "--memory-limit", "1MB"), "reading it takes up to "),
+        (("--adapter", "one={}", "--memory-limit", "40MB"), "adapters 0.0"),
+    ],
+)
+def test_adapters_that_a_batch_refuses(
+    demo_ir: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    """Before it loads, and without a file of answers."""
+    file, asked = random_adapter(tmp_path / "a.safetensors", demo_ir), tmp_path / "in.jsonl"
+    asked.write_text("\n".join(requests(1, 1)), encoding="utf-8")
+    given = [option.format(file) for option in options]
+    assert message in one_line(ovspec(*arguments(demo_ir, asked, tmp_path / "out.jsonl", *given)))
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_a_killed_run_goes_on_where_it_was(demo_ir: Path, tmp_path: Path) -> None:

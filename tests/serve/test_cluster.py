@@ -110,6 +110,14 @@ def test_common_beginnings_meet_in_one_replica(cluster: Served) -> None:
     assert hits[0] == 0 and min(hits[1:]) > 100
 
 
+def test_beams_of_a_replica(cluster: Served) -> None:
+    body = {"prompt": PROMPTS[0], "max_tokens": 8, "use_beam_search": True, "n": 3}
+    status, answer = cluster.post("/v1/completions", body)
+    assert status == 200 and len({choice["text"] for choice in answer["choices"]}) == 3
+    status, answer = cluster.post("/v1/completions", {**body, "stop": "."})
+    assert status == 400 and answer["error"]["message"].startswith("stop: on a cluster beams know no")
+
+
 def test_refusals_and_vanished_clients(cluster: Served) -> None:
     status, body = cluster.post("/v1/completions", {"prompt": PROMPTS[0], "temperature": 9})
     assert status == 400 and body["error"]["param"] == "temperature"

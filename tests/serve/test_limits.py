@@ -264,8 +264,8 @@ def test_a_second_signal_ends_at_once(demo_ir: Path) -> None:
 
 
 def test_requests_beyond_the_cache_wait_or_are_read_again(demo_ir: Path, served: Served) -> None:
-    """Six answers of 600 tokens in room for 1,024: each is the answer that it gets alone."""
-    bodies = [{**LONG, "prompt": f"{PROMPT} {number}", "max_tokens": 600} for number in range(6)]
+    """Six answers of 300 tokens in room for 1,024: each is the answer that it gets alone."""
+    bodies = [{**LONG, "prompt": f"{PROMPT} {number}", "max_tokens": 300} for number in range(6)]
     bodies = [{**body, "ignore_eos": True, "verify": "dense"} for body in bodies]
     block = 32 * ModelInfo.read(demo_ir).kv_cache_bytes_per_token("f32", "BY_TOKEN")
     size = ("--cache-size", str(32 * block), "--max-num-seqs", "6", "--served-model-name", "demo")

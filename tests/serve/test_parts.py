@@ -8,11 +8,13 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Sequence
+from pathlib import Path
 
 import openvino_genai
 import pytest
 from openvino_genai import GenerationConfig, GenerationFinishReason
 
+import ovspec
 from ovspec.engine.requests.request import Request, RequestMetrics, RequestOutput, TokenLogprobs
 from ovspec.errors import NoRoomError
 from ovspec.generation.generation_config import resolve
@@ -255,3 +257,11 @@ def test_help_needs_no_extra() -> None:
 def test_a_prompt_that_the_cache_has_no_room_for_is_the_clients() -> None:
     found = refusal(NoRoomError("the prompt has 64 tokens"))
     assert (found.status, found.code) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("max_context", [64, 256])
+def test_a_cache_smaller_than_a_pass_warms_up(demo_ir: Path, max_context: int) -> None:
+    pipeline = ovspec.LLMPipeline(demo_ir, "CPU", max_context=max_context)
+    assert pipeline.bound_cache(max_num_seqs=1) < 512
+    pipeline.engine.engine.warm_up()
+    assert len(pipeline.generate(pipeline.get_tokenizer().encode("Once"), max_new_tokens=40).tokens[0]) > 1

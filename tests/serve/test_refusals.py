@@ -63,6 +63,18 @@ FIELDS = {
         {"response_format": {"type": "json_object", "json_schema": {"schema": {"type": "object"}}}},
         "response_format",
     ),
+    "json_object of no schema": (
+        {"response_format": {"type": "json_object", "schema": 123}},
+        "response_format",
+    ),
+    "json_object of an unknown type": (
+        {"response_format": {"type": "json_object", "schema": {"type": "hiccup"}}},
+        "response_format",
+    ),
+    "schema of a text": (
+        {"response_format": {"type": "text", "schema": {"type": "object"}}},
+        "response_format",
+    ),
     "no schema": ({"response_format": {"type": "json_schema"}}, "response_format"),
     "unsatisfiable": ({"guided_json": {"enum": []}}, "guided_json"),
     "required of another type": (

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from serve.conftest import Served
+
+from ovspec.pipeline.outline import Outline
+from ovspec.serve.served_model import ServedModel
+from ovspec_models import ModelInfo
+from ovspec_models.folder.sparse_verify import SparseVerify
 
 PROMPT = "Once upon a time, there was a little girl"
 SCHEMA = {
@@ -27,6 +34,7 @@ CHAT = {"model": "demo", "messages": [{"role": "user", "content": PROMPT}], "max
                 "json_schema": {"name": "a", "schema": SCHEMA, "strict": True},
             }
         },
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
         {"guided_json": SCHEMA},
         {"structured_outputs": {"json": json.dumps(SCHEMA)}},
         {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": "[ ]?"}, "temperature": 1, "seed": 4},
@@ -90,3 +98,18 @@ def test_prompt_logprobs_as_of_vllm(served: Served) -> None:
     _, chat = served.post("/v1/chat/completions", {**CHAT, "max_tokens": 1, "prompt_logprobs": 0})
     assert chat["prompt_logprobs"][0] is None and len(chat["prompt_logprobs"]) > 5
     assert served.post("/v1/completions", {"prompt": "a", "prompt_logprobs": 1, "stream": True})[0] == 400
+
+
+def test_a_fingerprint_says_whether_a_seed_gives_the_same(served: Served, demo_ir: Path) -> None:
+    body = {"model": "demo", "max_tokens": 2, "stream": True}
+    with served.client() as client:
+        chat = client.chat.completions.create(messages=[{"role": "user", "content": PROMPT}], **body)
+        texts = client.completions.create(prompt=PROMPT, **body)
+        found = {chunk.system_fingerprint for stream in (chat, texts) for chunk in stream}
+    found.add(served.post("/v1/chat/completions", CHAT)[1]["system_fingerprint"])
+    assert len(found) == 1 and all(re.fullmatch("fp_[0-9a-f]{10}", one) for one in found)
+    known = {
+        ServedModel(Outline(ModelInfo.read(demo_ir), verify, None), demo_ir, "demo").fingerprint
+        for verify in ("dense", "dense", SparseVerify(budget=64))
+    }
+    assert len(known) == 2

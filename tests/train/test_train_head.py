@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from ovspec.train.eagle3_training import TrainSettings
 from ovspec.train.head_folder import HeadSizes
 from ovspec.train.held_out import HeldOut
 from ovspec.train.target_passes import TargetPasses, target_weights
+from ovspec.train.target_states import KEPT_TOKENS, TargetStates
 from ovspec.train.texts import TrainingTexts
-from ovspec.train.train_head import Report, state_file, train_head
+from ovspec.train.train_head import Needs, Reading, Report, train_head, training_folder
 from ovspec_models import demo_pair_path
 from ovspec_models.folder.head_info import HeadInfo
 
@@ -70,7 +72,7 @@ def test_a_trained_head_drafts_better(tmp_path: Path) -> None:
     trained = train(tmp_path / "trained")
     assert trained.tokens_per_pass > 2 * untrained.tokens_per_pass
     assert accepted(tmp_path / "trained") > 2 * max(20, accepted(tmp_path / "untrained"))
-    assert not state_file(tmp_path / "trained").exists()
+    assert not training_folder(tmp_path / "trained").exists()
 
 
 def test_held_out_figures_are_those_of_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +109,7 @@ def test_the_training_time_test_is_drafting(steps: int) -> None:
     reference.weights = dict(net.named_parameters())
     tokens, states = torch.randint(0, VOCAB, (2, 12)), torch.randn(2, 12, 3 * HIDDEN)
     with torch.no_grad():
-        found = list(net.unrolled(states, tokens, steps))
+        found = [net.lm_head(state) for state in net.unrolled(states, tokens, steps)]
         for text, place in ((0, 0), (1, 5), (0, 7)):
             features = reference.features(states[text, : place + 1])
             for step in range(steps):
@@ -120,7 +122,8 @@ def test_states_and_weights_are_the_targets() -> None:
     models = pair()
     text = texts().train[2]
     ids = np.arange(0, VOCAB, 2)
-    (found,) = TargetPasses(models.folder, BOUNDARIES, F32).read([text], ids)
+    passes = TargetPasses(models.folder, BOUNDARIES, F32)
+    (found,) = passes.read([text], ids)
     torch.testing.assert_close(
         torch.from_numpy(found.states), models.states(text.tolist()), atol=2e-4, rtol=1e-4
     )
@@ -132,25 +135,59 @@ def test_states_and_weights_are_the_targets() -> None:
     assert np.array_equal(output, models.model.get_output_embeddings().weight.detach().numpy())
 
 
+def test_states_are_kept_on_disk(tmp_path: Path) -> None:
+    """In f16, in units of each boundary's size; the likeliest tokens with their shares."""
+    models, every = pair(), texts().train[:3]
+    ids = np.arange(0, VOCAB, 2)
+    passes = TargetPasses(models.folder, BOUNDARIES, F32)
+    for _ in range(2):  # the second one finds them
+        states = TargetStates(tmp_path, every, len(ids), 3 * HIDDEN)
+        read = list(states.fill(passes, ids, len(BOUNDARIES)))
+    assert not read
+    assert states.bytes == sum(
+        (tmp_path / name).stat().st_size for name in ("states", "likely", "shares", "best")
+    )
+    for number, reading in enumerate(passes.read(every, ids)):
+        known = states[number]
+        np.testing.assert_allclose(known.states * states.sizes, reading.states, rtol=2e-3, atol=1e-4)
+        assert known.best.tolist() == reading.best.tolist()
+        likely = np.argsort(-reading.logits, -1)[:, :KEPT_TOKENS]
+        assert [set(row) for row in known.likely.tolist()] == [set(row) for row in likely.tolist()]
+        weights = np.exp(np.take_along_axis(reading.logits, known.likely, -1))
+        np.testing.assert_allclose(
+            known.shares, weights / weights.sum(-1, keepdims=True), rtol=2e-3, atol=1e-6
+        )
+
+
+def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(ValueError, match=r"take 0\.0 GB, the disk has 0\.0 GB free; make room"):
+        train(tmp_path / "out", epochs=1)
+
+
 @pytest.mark.slow
 def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SAVE_SECONDS", 0.0)
     train(tmp_path / "whole", epochs=8)
     seen: list[int] = []
 
-    def interrupt(report: Report) -> None:
-        seen.append(report.step)
-        if report.step >= report.steps // 2:
-            raise KeyboardInterrupt
+    def interrupt(report: Report | Needs | Reading) -> None:
+        if isinstance(report, Report):
+            seen.append(report.step)
+            if report.step >= report.steps // 2:
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "broken", interrupt, epochs=8)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.training", "whole"]
     with pytest.raises(ValueError, match=r"its learning_rate is 0\.003, this one's 0\.001; give the same"):
         train(tmp_path / "broken", epochs=8, learning_rate=1e-3)
-    first: list[Report] = []
-    train(tmp_path / "broken", first.append, epochs=8)
-    assert 0 < first[0].step <= seen[-1]
+    told: list[Any] = []
+    train(tmp_path / "broken", told.append, epochs=8)
+    assert not any(isinstance(report, Reading) for report in told), "the target reads the texts once"
+    first = next(report for report in told if isinstance(report, Report))
+    assert 0 < first.step <= seen[-1]
     one, other = (
         load_file(tmp_path / name / "checkpoint" / "model.safetensors") for name in ("whole", "broken")
     )
@@ -159,8 +196,20 @@ def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
-    state_file(tmp_path / "out").write_bytes(b"no state")
-    with pytest.raises(ValueError, match=r"out\.training is no state of a training; delete it"):
+    def interrupt(report: Report | Needs | Reading) -> None:
+        if isinstance(report, Report):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "out", interrupt, epochs=1)
+    work = training_folder(tmp_path / "out")
+    (work / "head.pt").write_bytes(b"no state")
+    with pytest.raises(ValueError, match=r"head\.pt is no state of a training; delete it"):
+        train(tmp_path / "out", epochs=1)
+    (work / "training.json").write_text("{")
+    with pytest.raises(
+        ValueError, match=r"training\.json is damaged .*; delete .*out\.training to begin anew"
+    ):
         train(tmp_path / "out", epochs=1)
 
 
@@ -178,8 +227,8 @@ def test_draft_vocabulary_and_batches() -> None:
     assert split.draft_vocabulary(2, 9).tolist() == [5, 7]
     many = TrainingTexts([np.arange(4 + n % 7) for n in range(50)], [np.arange(4)])
     batches = many.batches(32, seed=0, epoch=1)
-    assert sum(map(len, batches)) == 50
-    assert all(len(batch) * max(map(len, batch)) <= 32 for batch in batches)
+    assert sorted(number for batch in batches for number in batch) == [*range(50)]
+    assert all(len(batch) * max(len(many.train[n]) for n in batch) <= 32 for batch in batches)
     assert [len(batch) for batch in batches] != [len(batch) for batch in many.batches(32, seed=0, epoch=2)]
 
 

@@ -36,7 +36,6 @@ EXPORTED = [(family, fmt) for family in FAMILIES for fmt in ("f32", "int8", "int
             ("qwen3_moe", "int4_sym"),
             ("mixtral", "int4"),
             ("qwen2_moe", "f32"),
-            ("gpt_oss", "int8"),
             ("gpt_oss", "int4"),
         ],
     ),

@@ -69,6 +69,7 @@ from ovspec_transforms.layers.adapted_layers import adapted_layers as adapted_la
 from ovspec_transforms.layers.addressed_caches import AddressedCache as AddressedCache
 from ovspec_transforms.layers.addressed_caches import remove_addressed as remove_addressed
 from ovspec_transforms.layers.draft_steps import DRAFT_PLAN as DRAFT_PLAN
+from ovspec_transforms.layers.draft_steps import DRAFT_SAMPLING as DRAFT_SAMPLING
 from ovspec_transforms.layers.draft_steps import DRAFT_TOKENS as DRAFT_TOKENS
 from ovspec_transforms.layers.join_layers import CACHE_TABLE as CACHE_TABLE
 from ovspec_transforms.layers.join_layers import DECODER_LAYERS as DECODER_LAYERS

@@ -1,4 +1,4 @@
-"""Small things that every pass needs: parameters, constants, nodes of a type."""
+"""Small things that every transform needs: parameters, constants, nodes of a type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHORT_CONVOLUTION = "PagedCausalConv1D"
 def add_parameter(model: ov.Model, name: str, shape: Sequence[int], dtype: ov.Type) -> ov.Node:
     """Return the model's parameter `name`, added to the model if it has none yet.
 
-    Several layers share one parameter, and passes run in any order, so asking twice is normal.
+    Several layers share one parameter, and transforms run in any order, so asking twice is normal.
     """
     if (known := _parameter(model, name)) is not None:
         return known
@@ -104,8 +104,8 @@ def let_read(output: ov.Output, other: ov.Output) -> None:
 def evaluate(node: ov.Node) -> ov.Tensor | None:
     """The value of a node that depends on constants alone, else `None`.
 
-    The stock pass takes a window out of the mask as it finds it: a constant, squeezed and negated. Folding
-    the whole model instead would fold the decompression of its weights.
+    The stock transform takes a window out of the mask as it finds it: a constant, squeezed and negated.
+    Folding the whole model instead would fold the decompression of its weights.
     """
     if node.get_type_name() == "Constant":
         return node.get_tensor_view()

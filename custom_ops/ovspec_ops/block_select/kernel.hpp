@@ -29,10 +29,11 @@ struct ScoreCall {
     std::size_t past;            // tokens that are scored
 
     std::size_t padded; // queries of a KV head, up to whole vectors: SelectKernels::padded
-    std::int8_t* bytes; // `[kv_heads, padded * size]`
-    float* scales;      // `[kv_heads, 2, padded]`: a query's scale, and the sum of its channels
-    float* weights;     // `[kv_heads, blocks(), padded]`
+    std::int8_t* bytes; // `[kv_heads, queries(), size]`
+    float* scales;      // `[kv_heads, 2, queries()]`: a query's scale, and the sum of its channels
+    float* weights;     // `[kv_heads, chunks(), queries(), score_blocks]`
     float* highest;     // `[kv_heads, chunks(), padded]`
+    float* sums;        // `[kv_heads, chunks(), padded]`: of a chunk's weights
     float* scores;      // `[kv_heads, blocks()]`
 
     OVSPEC_INLINE_MEMBER std::size_t queries() const { return rows * group; }

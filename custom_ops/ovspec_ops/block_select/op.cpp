@@ -89,9 +89,10 @@ std::size_t place(ScoreCall& call, float* floats) {
         used += (count + 15) / 16 * 16;
         return part;
     };
-    call.scales = take(call.kv_heads * 2 * call.padded);
-    call.weights = take(call.kv_heads * call.blocks() * call.padded);
+    call.scales = take(call.kv_heads * 2 * call.queries());
+    call.weights = take(call.kv_heads * call.chunks() * call.queries() * score_blocks);
     call.highest = take(call.kv_heads * call.chunks() * call.padded);
+    call.sums = take(call.kv_heads * call.chunks() * call.padded);
     call.scores = take(call.kv_heads * call.blocks());
     return used;
 }
@@ -105,7 +106,7 @@ void weigh(const Call& call, std::size_t work, const SelectKernels& kernels, Wor
         if (!call.selects(s))
             continue;
         ScoreCall& of = workspace.calls[s] = call.scores_of(s, kernels);
-        bytes += of.kv_heads * of.padded * of.size;
+        bytes += of.kv_heads * of.queries() * of.size;
         floats += place(of, nullptr);
     }
     auto* byte = reinterpret_cast<std::int8_t*>(workspace.bytes.reserve_bytes(bytes));
@@ -115,7 +116,7 @@ void weigh(const Call& call, std::size_t work, const SelectKernels& kernels, Wor
         if (of.rows == 0)
             continue;
         of.bytes = byte;
-        byte += of.kv_heads * of.padded * of.size;
+        byte += of.kv_heads * of.queries() * of.size;
         number += place(of, number);
         for (std::size_t chunk = 0; chunk < of.chunks(); chunk++)
             workspace.chunks.push_back({&of, chunk});

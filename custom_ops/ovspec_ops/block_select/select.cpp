@@ -11,11 +11,12 @@
 namespace ovspec {
 namespace {
 
-using Iterator = std::vector<std::uint64_t>::iterator;
+using Ranks = std::vector<std::uint64_t>;
+using Iterator = Ranks::iterator;
 
 // A block's place among the candidates, the better the smaller: its score, then its number, which the lower
 // half holds. Whole numbers are compared several times faster than scores behind an index.
-std::uint64_t rank(const float* scores, std::size_t block) {
+std::uint64_t rank_of(const float* scores, std::size_t block) {
     // 0 and -0 are one score; a float's bits ascend with its amount.
     const float score =
         std::isnan(scores[block]) ? -std::numeric_limits<float>::infinity() : scores[block] + 0.0f;
@@ -27,6 +28,44 @@ std::uint64_t rank(const float* scores, std::size_t block) {
 
 std::size_t block_of(std::uint64_t rank) {
     return rank & 0xffffffffu;
+}
+
+// The rank that is number `count` from the best, 1 to all of them. Halves the candidates by passes without a
+// branch that depends on a rank: a processor can't predict these.
+std::uint64_t rank_of_last(const Ranks& ranks, std::size_t count, Ranks& better, Ranks& worse) {
+    better = ranks;
+    worse.resize(ranks.size());
+    std::uint64_t *from = better.data(), *other = worse.data();
+    std::size_t left = ranks.size();
+    for (int passes = 0; left > 16 && passes < 32; passes++) {
+        const std::uint64_t a = from[left / 4], b = from[left / 2], c = from[left / 4 * 3];
+        const std::uint64_t pivot = std::max(std::min(a, b), std::min(std::max(a, b), c));
+        std::size_t up_to = 0, above = 0; // the pivot
+        for (std::size_t i = 0; i < left; i++) {
+            const std::uint64_t rank = from[i];
+            from[up_to] = other[above] = rank;
+            up_to += rank <= pivot;
+            above += rank > pivot;
+        }
+        left = count <= up_to ? up_to : above;
+        if (count > up_to) {
+            count -= up_to;
+            std::swap(from, other);
+        }
+    }
+    std::nth_element(from, from + count - 1, from + left);
+    return from[count - 1];
+}
+
+// Those up to `last`, in their order.
+void keep(Ranks& ranks, std::uint64_t last) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < ranks.size(); i++) {
+        const std::uint64_t rank = ranks[i];
+        ranks[kept] = rank;
+        kept += rank <= last;
+    }
+    ranks.resize(kept);
 }
 
 // Attention to every scored block, up to a factor; returns the sum.
@@ -79,14 +118,15 @@ Ends Ends::of(std::size_t blocks, std::size_t past, std::size_t sink_blocks, std
 std::size_t select_blocks(const Scores& scores, const Ends& ends, const Limits& limits,
                           Candidates& candidates, std::int32_t* selected) {
     const std::size_t mandatory = ends.sinks + ends.blocks - ends.local;
-    std::vector<std::uint64_t>& others = candidates.ranks;
-    others.resize(ends.local - ends.sinks);
-    for (std::size_t i = 0; i < others.size(); i++)
-        others[i] = rank(scores.values, ends.sinks + i);
-    const std::size_t free = std::min(limits.budget - std::min(limits.budget, mandatory), others.size());
-    Iterator end = others.begin() + static_cast<std::ptrdiff_t>(free);
-    if (free < others.size())
-        std::nth_element(others.begin(), end, others.end());
+    Ranks &ranks = candidates.ranks, &best = candidates.best;
+    ranks.resize(ends.local - ends.sinks);
+    for (std::size_t i = 0; i < ranks.size(); i++)
+        ranks[i] = rank_of(scores.values, ends.sinks + i);
+    const std::size_t free = limits.budget - std::min(limits.budget, mandatory);
+    if (free == 0)
+        ranks.clear();
+    else if (free < ranks.size())
+        keep(ranks, rank_of_last(ranks, free, best, candidates.others));
     if (limits.coverage < 1.0f) {
         const double total = estimate_masses(scores, candidates.masses);
         const auto mass = candidates.masses.begin();
@@ -94,17 +134,19 @@ std::size_t select_blocks(const Scores& scores, const Ends& ends, const Limits& 
             std::accumulate(mass, mass + static_cast<std::ptrdiff_t>(ends.sinks), 0.0) +
             std::accumulate(mass + static_cast<std::ptrdiff_t>(ends.local), candidates.masses.end(), 0.0);
         const double needed = static_cast<double>(limits.coverage) * total - held;
-        end = cover(others.begin(), end, needed, candidates.masses);
+        best = ranks;
+        const Iterator end = cover(best.begin(), best.end(), needed, candidates.masses);
+        if (end == best.begin())
+            ranks.clear();
+        else
+            keep(ranks, *std::max_element(best.begin(), end));
     }
-    for (Iterator b = others.begin(); b != end; ++b)
-        *b = block_of(*b);
-    std::sort(others.begin(), end);
 
     std::int32_t* const first = selected;
     for (std::size_t b = 0; b < ends.sinks; b++)
         *selected++ = static_cast<std::int32_t>(b);
-    for (Iterator b = others.begin(); b != end; ++b)
-        *selected++ = static_cast<std::int32_t>(*b);
+    for (const std::uint64_t rank : ranks)
+        *selected++ = static_cast<std::int32_t>(block_of(rank));
     for (std::size_t b = ends.local; b < ends.blocks; b++)
         *selected++ = static_cast<std::int32_t>(b);
     return static_cast<std::size_t>(selected - first);

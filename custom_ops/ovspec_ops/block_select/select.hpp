@@ -35,10 +35,10 @@ struct Limits {
     float coverage;
 };
 
-// Scratch of a selection: candidates by rank, the better the smaller, as one number each; masses of all
-// blocks.
+// Scratch of a selection: candidates as ranks, the better the smaller, in the order of blocks and in others;
+// masses of all blocks.
 struct Candidates {
-    std::vector<std::uint64_t> ranks;
+    std::vector<std::uint64_t> ranks, best, others;
     std::vector<double> masses;
 };
 

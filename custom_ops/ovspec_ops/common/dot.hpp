@@ -19,6 +19,23 @@ OVSPEC_INLINE IVec dot(IVec total, IVec bytes, IVec parts) {
 #endif
 }
 
+// The same of bytes below 16, of two vectors of each.
+OVSPEC_INLINE IVec dot_halves(IVec total, IVec low, IVec low_parts, IVec high, IVec high_parts) {
+    // Sums of 16 bits hold four products. Without the newer instruction that is exact for halves of bytes
+    // alone.
+#if OVSPEC_LANES == 16 && defined(__AVX512BW__) && !defined(__AVX512VNNI__)
+    const __m512i pairs = _mm512_add_epi16(_mm512_maddubs_epi16((__m512i)low, (__m512i)low_parts),
+                                           _mm512_maddubs_epi16((__m512i)high, (__m512i)high_parts));
+    return total + (IVec)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+#elif OVSPEC_LANES == 8 && defined(__AVX2__) && !defined(__AVXVNNI__)
+    const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16((__m256i)low, (__m256i)low_parts),
+                                           _mm256_maddubs_epi16((__m256i)high, (__m256i)high_parts));
+    return total + (IVec)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#else
+    return dot(dot(total, low, low_parts), high, high_parts);
+#endif
+}
+
 // The same four bytes in every lane.
 OVSPEC_INLINE IVec splat_bytes(const std::uint8_t* four) {
     return load_as<std::int32_t>(four) - IVec{};

@@ -301,6 +301,20 @@ OVSPEC_INLINE float sum(Vec v) {
 #endif
 }
 
+// The sum of `lanes` vectors, lane by lane in the order of sum(); overwrites them.
+OVSPEC_INLINE Vec sum_across(Vec (&v)[lanes]) {
+#if (OVSPEC_LANES == 16 && defined(__AVX512F__)) || (OVSPEC_LANES == 8 && defined(__AVX2__))
+    for (std::size_t half = lanes / 2; half > 0; half /= 2)
+        for (std::size_t i = 0; i < half; i++)
+            v[i] += v[i + half];
+#else
+    for (std::size_t step = 1; step < lanes; step *= 2)
+        for (std::size_t i = 0; i < lanes; i += 2 * step)
+            v[i] += v[i + step];
+#endif
+    return v[0];
+}
+
 // sums[i] = sum(v[i]) for four vectors at once, with a third of the shuffles
 OVSPEC_INLINE void sum_four(const Vec* v, float* sums) {
 #if (OVSPEC_LANES == 16 && defined(__AVX512F__)) || (OVSPEC_LANES == 8 && defined(__AVX2__))

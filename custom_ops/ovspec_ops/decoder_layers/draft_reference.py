@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec_ops.decoder_layers.sampling import SAMPLING
 from ovspec_ops.verify_attention.tables import pack_tables, unpack_tables
 
 Array = NDArray[Any]
@@ -15,6 +16,7 @@ Known = Mapping[str, Array]
 
 _NUMBERS = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
 _SIGNS = {"u8": 0, "i8": 0x80}
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def embedding(operands: Sequence[Array], settings: Mapping[str, str], widths: Sequence[int]) -> list[Array]:
@@ -43,12 +45,43 @@ def take(operands: Sequence[Array], settings: Mapping[str, str], widths: Sequenc
 
 
 def choose(operands: Sequence[Array], settings: Mapping[str, str], widths: Sequence[int]) -> list[Array]:
-    """The token of each row's largest value; -1 where there is none, or none is asked for."""
-    logits, plan, *_ = operands
+    """The token of each row; -1 where there is none, or none is asked for."""
+    logits, plan, given, *_ = operands
     found = logits[:, : plan[0]]
     if not found.size:
         return [np.full(len(logits), -1, np.int32)]
-    return [np.where(np.isfinite(found.max(axis=1)), found.argmax(axis=1), -1).astype(np.int32)]
+    tokens = found.argmax(axis=1)
+    for row, sampling in enumerate(given.view(SAMPLING)[: len(found)]):
+        if sampling["temperature"] > 0 and np.isfinite(found[row].max()):
+            tokens[row] = drawn(found[row], sampling)
+    return [np.where(np.isfinite(found.max(axis=1)), tokens, -1).astype(np.int32)]
+
+
+def drawn(logits: NDArray[np.floating], sampling: np.void) -> int:
+    """The token x with the smallest E(x) / p(x); p follows by top_k, temperature, min_p and top_p."""
+    ids = np.argsort(-logits, kind="stable")
+    if 0 < sampling["top_k"] < len(ids):
+        ids = ids[: sampling["top_k"]]
+    scaled = (logits[ids].astype(np.float32) - np.float32(logits.max())) / sampling["temperature"]
+    weights = np.exp(scaled.astype(np.float64))
+    kept = weights.astype(np.float32) >= sampling["min_p"]
+    if sampling["top_p"] < 1:
+        kept &= np.cumsum(weights) - weights <= sampling["top_p"] * weights.sum()
+    ids, weights = ids[kept], weights[kept]
+    position = np.array([sampling["position"] + 1], np.uint64)
+    key = _mixed(sampling["key"] + position * _GOLDEN)
+    uniform = (_mixed((ids.astype(np.uint64) + np.uint64(1)) * _GOLDEN + key) >> np.uint64(11)) + 0.5
+    with np.errstate(divide="ignore"):
+        race = -np.log(uniform * 2.0**-53) / weights
+    return int(ids[race == race.min()].min())
+
+
+def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64; arrays wrap."""
+    bits = (bits ^ bits >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    mixed: NDArray[np.uint64] = bits ^ bits >> np.uint64(31)
+    return mixed
 
 
 def runs(
@@ -65,7 +98,7 @@ def runs(
     lines = {line.partition(" = ")[2].split()[0]: line for line in steps}
     if "choose" not in lines:
         return run(given)
-    (ids, *_), (_, sampled), (_, plan, slots, tables) = (
+    (ids, *_), (_, sampled), (_, plan, sampling, slots, tables) = (
         _operands(lines[name]) for name in ("embedding", "take", "choose")
     )
     tokens = lines["choose"].partition(":")[0]
@@ -75,6 +108,8 @@ def runs(
         if number:
             own |= {ids: chosen[-1][:count], sampled: np.arange(count)}
             own[tables] = _behind(given[tables], number, count)
+            own[sampling] = given[sampling].copy()
+            own[sampling].view(SAMPLING)["position"] += number
         found = run({**given, **own})
         chosen.append(found[tokens])
         # A run writes over the rows of the one before.

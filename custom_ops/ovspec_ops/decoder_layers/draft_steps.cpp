@@ -1,10 +1,12 @@
 #include "decoder_layers/draft_steps.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "common/isa.hpp"
 #include "common/weight_format.hpp"
+#include "decoder_layers/drawn_token.hpp"
 #include "decoder_layers/kernel.hpp"
 #include "decoder_layers/step_operands.hpp"
 
@@ -122,13 +124,28 @@ struct Plan {
     std::size_t rows(std::size_t run) const { return static_cast<std::size_t>(numbers[1 + run]); }
 };
 
-// The token of each row's largest value, in a row of the table for each run; -1 where there is none.
+// How each row is drawn: 32 bytes each, or none where all take the largest value.
+std::vector<Sampling> samplings_of(const LayersPass& pass, std::size_t input) {
+    const LayersPass::Span& given = pass.spans[input];
+    std::vector<Sampling> found(given.size / sizeof(Sampling));
+    if (given.size % sizeof(Sampling) != 0 || (!found.empty() && found.size() < pass.rows))
+        fail(layers_op, "input ", input, " holds ", given.size, " bytes, expected none, or ",
+             sizeof(Sampling), " for each of ", pass.rows, " rows");
+    if (!found.empty())
+        std::memcpy(found.data(), given.data, given.size);
+    for (const Sampling& of : found)
+        of.check();
+    return found;
+}
+
+// The token of each row, in a row of the table for each run; -1 where there is none.
 Action choose(const ProgramText& program, const StepText& step) {
-    const Operands of(program, step, 4, 1);
-    const std::size_t logits = of.rows(0), plan = of.input(1), tokens = of.out_table(0);
-    const std::size_t width = of.width(0);
+    const Operands of(program, step, 5, 1);
+    const std::size_t logits = of.rows(0), plan = of.input(1), sampling = of.input(2);
+    const std::size_t tokens = of.out_table(0), width = of.width(0);
     return [=](LayersPass& pass) {
         const Plan planned = Plan::of(pass.inputs[plan]);
+        const std::vector<Sampling> samplings = samplings_of(pass, sampling);
         ov::Tensor& table = *pass.tables[tokens];
         if (pass.run == 0) {
             reshape(table, {planned.runs, pass.rows});
@@ -139,8 +156,12 @@ Action choose(const ProgramText& program, const StepText& step) {
             return;
         std::int32_t* to = table.data<std::int32_t>() + pass.run * table.get_shape()[1];
         const StepKernels& kernels = OVSPEC_KERNELS(step_kernels);
-        each_row(pass, width,
-                 [&](std::size_t r) { to[r] = kernels.largest(pass.at[logits] + r * width, most); });
+        each_row(pass, width, [&](std::size_t r) {
+            const float* row = pass.at[logits] + r * width;
+            to[r] = samplings.empty()
+                        ? kernels.largest(row, most)
+                        : drawn_token(row, most, samplings[r], static_cast<std::int64_t>(pass.run), kernels);
+        });
     };
 }
 
@@ -166,7 +187,7 @@ DraftInputs::DraftInputs(const ProgramText& program) {
         return;
     if (!embedding)
         fail(layers_op, "the line '", choose->line, "' comes without a step embedding");
-    const Operands of(program, *choose, 4, 1);
+    const Operands of(program, *choose, 5, 1);
     if (!program.rows[of.rows(0)].taken)
         fail(layers_op, "the line '", choose->line, "' reads other rows than those that take has chosen");
     for (const StepText& step : program.steps)
@@ -174,8 +195,8 @@ DraftInputs::DraftInputs(const ProgramText& program) {
             fail(layers_op, "the line '", step.line, "' is a second one, or may be left out");
     drafts = true;
     plan = of.input(1);
-    slots = of.input(2);
-    tables = of.input(3);
+    slots = of.input(3);
+    tables = of.input(4);
     ids = Operands(program, *embedding, std::max<std::size_t>(embedding->operands.size(), 2), 1).input(0);
     tokens = of.out_table(0);
     for (std::size_t i = 0; i < program.rows.size(); i++) {

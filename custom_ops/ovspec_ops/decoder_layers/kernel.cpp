@@ -242,11 +242,28 @@ std::int32_t largest(const float* x, std::size_t width) {
     return has_nan || top == -minus_infinity ? -1 : place;
 }
 
+// Sums of a part are f32, those of all parts f64.
+double mass_above(const float* x, std::size_t width, float above, float peak, float temperature) {
+    constexpr std::size_t part = 64 * lanes;
+    double total = 0.0;
+    for (std::size_t begin = 0; begin < width; begin += part) {
+        Vec mass = {};
+        for (std::size_t i = begin; i < width && i < begin + part; i += lanes) {
+            const std::size_t count = width - i < lanes ? width - i : lanes;
+            const Vec value = load_some(x + i, count);
+            const IVec counted = (value > above) & (lane_numbers() < (std::int32_t)count);
+            mass += counted ? exp_nonpositive((value - peak) / temperature) : Vec{};
+        }
+        total += sum(mass);
+    }
+    return total;
+}
+
 } // namespace
 
 const StepKernels step_kernels = {
     rms,       layer_norm, rope, rope_pairs, softmax, normalize,     add,     multiply, scale,   silu,
-    gelu_tanh, gelu_erf,   relu, sigmoid,    tanh,    silu_multiply, numbers, integers, largest,
+    gelu_tanh, gelu_erf,   relu, sigmoid,    tanh,    silu_multiply, numbers, integers, largest, mass_above,
 };
 
 } // namespace ovspec::OVSPEC_ISA

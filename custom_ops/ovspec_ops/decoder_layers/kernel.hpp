@@ -63,6 +63,9 @@ struct StepKernels {
 
     // Where the largest value stands, the first among equals; -1 where there is NaN, or it is not finite.
     std::int32_t (*largest)(const float* x, std::size_t width);
+
+    // Sum of e^((x - peak) / temperature) over the values above one; none is above `peak`.
+    double (*mass_above)(const float* x, std::size_t width, float above, float peak, float temperature);
 };
 
 OVSPEC_DECLARE_KERNELS(StepKernels, step_kernels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,25 +33,46 @@ class LowRank:
         packed = np.ascontiguousarray(padded.reshape(panels, PANEL, rank).transpose(0, 2, 1))
         return cls(np.ascontiguousarray(a, np.float32), packed)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return self.a.nbytes + self.b.nbytes
+
+
+class LayerProducts:
+    """What one adapter adds to the layers of a model; it holds their memory.
+
+    Args:
+        products: of the layers that it adds to, by their numbers, each with its scale.
+    """
+
+    def __init__(self, products: Mapping[int, tuple[LowRank, float]]) -> None:
+        self._held = products
+        of_layers = [products[number] for number in sorted(products)]
+        self.layers = np.array(sorted(products), np.int64)
+        self.scales = np.array([scale for _, scale in of_layers], np.float64)
+        places = [(of.a.ctypes.data, of.b.ctypes.data, len(of.a)) for of, _ in of_layers]
+        #: Of each layer the addresses of A and B, and the rank.
+        self.places = np.array(places, np.int64).reshape(-1, 3)
+
 
 class AdapterTable:
     """What the rows of one request add to each layer: products by their addresses.
 
     Args:
-        layers: of each layer its products, each with its scale.
+        layers: how many the model has that can have products.
+        parts: adapters, each with a factor. Those of a layer are added in this order.
     """
 
-    def __init__(self, layers: Sequence[Sequence[tuple[LowRank, float]]]) -> None:
-        begins, products = [0], list[list[int]]()
-        for layer in layers:
-            for product, scale in layer:
-                bits = int(np.float64(scale).view(np.int64))
-                products.append([product.a.ctypes.data, product.b.ctypes.data, len(product.a), bits])
-            begins.append(len(products))
-        self._numbers = np.array(
-            [len(layers), *begins, *(number for of in products for number in of)], np.int64
-        )
-        self._held = layers  # their memory
+    def __init__(self, layers: int, parts: Sequence[tuple[LayerProducts, float]]) -> None:
+        self._held = parts
+        numbers = np.concatenate([of.layers for of, _ in parts])
+        order = numbers.argsort(kind="stable")
+        begins = numbers[order].searchsorted(np.arange(layers + 1))
+        scales = np.concatenate([factor * of.scales for of, factor in parts])
+        places = np.concatenate([of.places for of, _ in parts])
+        products = np.column_stack([places, scales.view(np.int64)])[order]
+        self._numbers = np.concatenate([[layers], begins, products.ravel()], dtype=np.int64)
         #: Where the operation finds it, as long as this object is there.
         self.address = int(self._numbers.ctypes.data)
 

@@ -54,6 +54,18 @@ def read_utf8(what: str, read: Callable[[], str]) -> str:
         raise ValueError(f"{what} is not UTF-8 ({error}); convert it") from error
 
 
+def check_text(place: str, text: str) -> None:
+    """Refuse a text with half a character, as "\\ud800" in JSON is; `place` is named.
+
+    Raises:
+        ValueError: it has one.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{place} is no valid text ({error.reason}); correct its escapes") from None
+
+
 def numbered_lines(what: str, read: Callable[[], str]) -> list[tuple[int, str]]:
     """The lines that are not blank, with their numbers from 1; as `read_utf8`.
 
@@ -86,8 +98,5 @@ def _text(place: str, value: Any, keys: Sequence[str], expected: str) -> str:
     found = next((value[key] for key in keys if key in value), None) if isinstance(value, dict) else value
     if not isinstance(found, str) or not found.strip():
         raise ValueError(f"{place} holds no text: {cut(json.dumps(value))}; {expected}")
-    try:
-        found.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{place} is no valid text ({error.reason}); correct its escapes") from error
+    check_text(place, found)
     return found

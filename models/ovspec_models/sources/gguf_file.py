@@ -200,5 +200,7 @@ class _Reader:
         kind, offset = self._number("I"), self._number("Q")
         label, block, size = _TYPES.get(kind, (f"of number {kind}", 1, 0))
         if shape[-1] % block:
-            raise _DamagedError(f"{cut(name)} has rows of {shape[-1]} values, which {label} can't hold")
+            kind_of = "super-block" if block == 256 else "block"
+            expected = f"{label}'s {kind_of} size {block}"
+            raise _DamagedError(f"{cut(name)} has rows of {shape[-1]} values, no multiple of {expected}")
         return GgufTensor(name, shape, label), offset, math.prod(shape) // block * size

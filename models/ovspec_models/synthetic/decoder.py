@@ -30,7 +30,7 @@ def build_model(
 
     Inputs ``input_ids``, ``attention_mask``, ``position_ids`` i64 ``[batch, rows]`` (the mask
     ``[batch, past + rows]``) and ``beam_idx`` i32 ``[batch]``; output ``logits`` f32
-    ``[batch, rows, vocab_size]``; two KV states per layer. The stock paged attention pass and the CPU
+    ``[batch, rows, vocab_size]``; two KV states per layer. The stock transform to paged attention and the CPU
     plugin's fusions treat it as they treat a real export. It carries optimum-intel's runtime options:
     ``fp16`` and ``fp32`` models have an f16 cache unless the compile properties say otherwise.
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ovspec.adapters.adapter import Adapter
-from ovspec.adapters.adapter_config import AdapterBlend, AdapterConfig
-from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.adapters.adapter_config import AdapterConfig
+from ovspec.adapters.adapter_file import reading_bytes
+from ovspec.memory.machine_memory import available_bytes
 
 adapter_option = click.option(
     "--adapter",
@@ -28,54 +31,56 @@ served_adapter_option = click.option(
 )
 
 
-def adapters_from(options: dict[str, Any]) -> dict[str, AdapterConfig]:
-    """The pipeline's `adapters` argument from `adapter_option`, which is taken out; empty without any.
+def adapters_from(options: Mapping[str, Any]) -> AdapterConfig | None:
+    """The pipeline's `adapters` argument from `adapter_option`; `None` without any.
 
     Raises:
-        ValueError: a file that holds no adapter, or as `AdapterConfig`.
+        ValueError: a file that holds no adapter or for which memory does not suffice, or as `AdapterConfig`.
     """
-    given: tuple[str, ...] | AdapterConfig = options.pop("adapters", ())
-    if isinstance(given, AdapterConfig):  # of a server, whose requests name theirs
-        return {"adapters": given}
-    if not given:
-        return {}
     config = AdapterConfig()
-    for text in given:
+    for text in options["adapters"]:
         file, alpha = _parted(text)
-        config.add(Adapter(file), alpha)
-    return {"adapters": config}
+        config.add(_read(file, options), alpha)
+    return config or None
 
 
-def served_adapters(given: Sequence[str], model: str) -> dict[str, AdapterConfig]:
+def served_adapters(options: Mapping[str, Any], model: str) -> dict[str, AdapterConfig]:
     """Adapters by their names, from `served_adapter_option`.
 
     Args:
         model: the name of the model beside them.
 
     Raises:
-        ValueError: a name that is missing or given twice, or a file that holds no adapter.
+        ValueError: a name that is missing or given twice, a cluster, or as `adapters_from`.
     """
     found = dict[str, AdapterConfig]()
-    for text in given:
+    for text in options["adapters"]:
+        if options["ray"]:
+            raise ValueError(f"--adapter {text}: a cluster has none; leave it or --ray out")
         name, equals, file = text.partition("=")
         if not (name and equals and file):
             raise ValueError(f"--adapter {text}: expected NAME=FILE")
         if name == model or name in found:
             raise ValueError(f"--adapter {text}: {name} is served already; give another name")
-        found[name] = AdapterConfig(Adapter(file))
+        found[name] = AdapterConfig(_read(file, options))
     return found
 
 
-def checked(load: Callable[[], LLMPipeline], adapters: Mapping[str, AdapterConfig]) -> LLMPipeline:
-    """A pipeline for whose model these adapters are: refused before a client asks for them.
+def beside(named: Mapping[str, AdapterConfig]) -> AdapterConfig | None:
+    """The pipeline's `adapters` argument where requests name them, and use none by themselves."""
+    return AdapterConfig([(one.get_adapters()[0], 0.0) for one in named.values()]) or None
 
-    Raises:
-        ValueError: one of them is for another model.
-    """
-    pipeline = load()
-    for config in adapters.values():
-        pipeline.runner.adapters.check(AdapterBlend.of(config))
-    return pipeline
+
+def _read(file: str, options: Mapping[str, Any]) -> Adapter:
+    """Read a file for which memory suffices, as far as `memory_options` say so."""
+    room = math.inf if options["no_memory_check"] else options["memory_limit"] or available_bytes()
+    if (needed := reading_bytes(Path(file))) > room:
+        raise ValueError(
+            f"--adapter {file}: reading it takes up to {needed / 1e9:.2f} GB, {room / 1e9:.2f} GB are "
+            "available; give fewer or smaller adapters, or allow more with --memory-limit SIZE or "
+            "--no-memory-check"
+        )
+    return Adapter(file)
 
 
 def _parted(text: str) -> tuple[str, float]:

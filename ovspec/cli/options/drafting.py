@@ -67,6 +67,8 @@ _OF_DRAFTS = (
     *("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
     *("tree_depth", "branching_factor"),
 )
+#: Options that ask for drafts or say how they are made and accepted.
+DRAFTING = ("drafter", "draft_model", *_OF_DRAFTS, "max_ngram_size", "suffix_corpus", "acceptance_threshold")
 
 
 def drafting_from(model: Path, options: dict[str, Any]) -> tuple[Path | None, DrafterChoice | None]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from openvino_genai import StopCriteria
 
 from ovspec.adapters.adapter_config import PipelineAdapters
-from ovspec.cli.options.adapters import adapters_from
 from ovspec.cli.options.common import (
     backend_options,
     memory_limit_from,
@@ -78,6 +78,23 @@ _sampling_options = option_group(
     ),
     typed_option("--seed", Whole(0), "Seed of the random streams.  [default: 0]"),
 )
+beam_options = option_group(
+    "Beams",
+    typed_option("--num-beams", COUNT, "Search with so many beams, without drafts.  [default: 1, none]"),
+    typed_option("--num-beam-groups", COUNT, "Groups of beams that differ.  [default: 1]"),
+    typed_option("--diversity-penalty", float, "Of groups: on a token that an earlier group has chosen."),
+    typed_option(
+        "--length-penalty", float, "Scores are divided by length to the power of this.  [default: 1.0]"
+    ),
+    typed_option(
+        "--stop-criteria",
+        click.Choice(list(StopCriteria.__members__)),
+        "EARLY: as many answers as beams; HEURISTIC: the best beam is no better; NEVER: it can't become "
+        "better.  [default: HEURISTIC]",
+    ),
+    typed_option("--num-return-sequences", COUNT, "Answers: the best beams, or several samples."),
+    typed_option("--no-repeat-ngram-size", COUNT, "No n-gram of this size twice, with one beam too."),
+)
 
 
 def pipeline_options(command: Command) -> Command:
@@ -111,14 +128,18 @@ class PipelineChoice:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> PipelineChoice:
-        """Take the options of `pipeline_options` out; a command need not have all of them."""
+        """Take the options of `pipeline_options` out; a command need not have all of them.
+
+        Its `adapters` are an `AdapterConfig`, if there are any.
+        """
         model = options.pop("model")
         verify = mode_from(options["verify"], verify_from(options), options.pop("commit_interval"))
         prefill, (draft, drafter) = prefill_from(options), drafting_from(model, options)
         names = ("max_context", "device", "attention", "experts", "ffn", "linear")
         arguments = {name: options.pop(name) for name in names if name in options}
         arguments["memory_limit"] = memory_limit_from(options)
-        arguments |= adapters_from(options)
+        if (adapters := options.pop("adapters", None)) is not None:
+            arguments["adapters"] = adapters
         properties = properties_from(options.pop("properties"))
         for name in properties:
             if name in _ARGUMENTS:
@@ -228,6 +249,10 @@ def generation_options(options: dict[str, Any]) -> dict[str, Any]:
         if name in fields and not options["do_sample"]:
             option = f"--{name.replace('_', '-')} {fields[name]}"
             raise ValueError(f"{option} needs --do-sample: greedy decoding ignores it")
+    # Likewise for beams.
+    fields.setdefault("num_beams", 1)
+    if "stop_criteria" in fields:
+        fields["stop_criteria"] = StopCriteria.__members__[fields["stop_criteria"]]
     if "seed" in fields:
         fields["rng_seed"] = fields.pop("seed")
     return fields

@@ -10,8 +10,9 @@ from typing import Literal
 from openvino_genai import GenerationFinishReason
 
 from ovspec.cache.cache import CachedSequence
+from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.generation_config import GenerationSettings
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.generation.raw_metrics import RawPerfMetrics
 from ovspec.modes.verify_mode import VerifyMode
 from ovspec.schedule.schedule import Schedule
 
@@ -41,6 +42,7 @@ class Request:
         blocks_read: whether outputs say which blocks of the context were read.
         answered: what an engine answered that has ended since; the answer goes on behind it.
         reports_reading: whether outputs come while its prompt is read, without tokens.
+        detokenizer: of an answer before its first token: beams end at its stop strings.
     """
 
     request_id: str
@@ -57,6 +59,7 @@ class Request:
     answered: SequenceOf[int] = ()
     reports_reading: bool = False
     prompt_logprobs: int | None = None
+    detokenizer: IncrementalDetokenizer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,9 @@ class RequestOutput:
         error: why the request failed; such an output is its last.
         blocks_read: for each block of the context, the share of layers and heads that read it in the last
             verification; `None` where all was read, or nobody asked.
+        score: of a beam.
+        beams: of a beam search, with whose end all comes at once: an output for each answer that was asked
+            for, the best first, which is that of the request itself.
     """
 
     request_id: str
@@ -134,6 +140,13 @@ class RequestOutput:
     error: Exception | None = None
     blocks_read: list[float] | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    score: float = 0.0
+    beams: list[RequestOutput] = field(default_factory=list)
+
+    @property
+    def answers(self) -> list[RequestOutput]:
+        """What came for each answer of the request."""
+        return self.beams or [self]
 
     @property
     def finished(self) -> bool:

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.engine.requests.allotment import AcceptanceRate
+from ovspec.engine.requests.beams import Beams
 from ovspec.engine.requests.meter import Meter
-from ovspec.engine.requests.request import Request, RequestMetrics, RequestOutput, TokenLogprobs, Writer
+from ovspec.engine.requests.request import Request, RequestMetrics, RequestOutput, Writer
 from ovspec.engine.requests.request_mode import RequestMode
+from ovspec.engine.requests.token_logprobs import token_logprobs
 from ovspec.generation.sequence import Sequence
 from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.modes.sparse_prefill import SparsePrefill
@@ -23,8 +25,6 @@ from ovspec.passes.pass_stats import PassStats
 from ovspec.schedule.schedule import Schedule
 
 _LOG = logging.getLogger(__name__)
-#: What OpenAI gives for a token that can't come.
-LEAST_LOGPROB = -9999.0
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +38,7 @@ class RequestState:
         schedule: decides how much is drafted.
         meter: counts its passes.
         prefill: how its prompt is read; `None`: densely.
+        beams: searched behind its prompt; `None`: its sequence goes on.
         output: what has come since the last step was handed out.
         read_duration: model time of reading its prompt, microseconds.
         provisional_writers: who wrote its provisional tokens.
@@ -61,6 +62,7 @@ class RequestState:
     meter: Meter
     output: RequestOutput
     prefill: SparsePrefill | None = None
+    beams: Beams | None = None
     read_duration: float = 0.0
     provisional_writers: list[Writer] = field(default_factory=list)
     acceptance: AcceptanceRate = field(default_factory=AcceptanceRate)
@@ -85,6 +87,9 @@ class RequestState:
 
     def go_on(self) -> None:
         """After a pass that was cut short: go on from the tokens that are there."""
+        if self.beams is not None and self.beams.sequences:
+            self.beams.go_on()
+            return
         self.sequence.trim_caches()
         del self.provisional_writers[len(self.sequence.provisional) :]
 
@@ -92,6 +97,21 @@ class RequestState:
     def ended(self) -> bool:
         """Whether nothing more is to be done for it."""
         return self.error is not None or self.sequence.finished
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """What a pass advances: the sequence, or the beams behind it."""
+        return (self.beams.sequences if self.beams is not None else []) or [self.sequence]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the step brought tokens, or beams have some."""
+        return bool(self.output.token_ids or (self.beams is not None and self.beams.sequences))
+
+    @property
+    def width(self) -> int:
+        """Rows of a pass without drafts."""
+        return 1 if self.beams is None else self.beams.num_beams
 
     @property
     def unread(self) -> int:
@@ -104,7 +124,8 @@ class RequestState:
     def most_rows(self) -> int:
         """Rows of a pass that verifies its longest draft."""
         settings = self.sequence.settings
-        return 1 + (MAX_NUM_ASSISTANT_TOKENS if settings.tree_depth else settings.num_assistant_tokens)
+        drafted = MAX_NUM_ASSISTANT_TOKENS if settings.tree_depth else settings.num_assistant_tokens
+        return self.width + drafted
 
     def emit(
         self,
@@ -128,6 +149,19 @@ class RequestState:
         if self.request.logprobs is not None:
             pairs = zip(taken, rows, strict=False)
             output.logprobs += [token_logprobs(logits[row], t, self.request.logprobs) for t, row in pairs]
+
+    def search(self, logits: SequenceOf[NDArray[np.float32]]) -> None:
+        """Advance the beams; what has ended is its output when the search is over.
+
+        Args:
+            logits: f32 `[vocab]`, of what follows the prompt or each beam.
+        """
+        assert self.beams is not None
+        answers, output = self.beams.advance(logits), self.output
+        if answers:
+            best, output.beams = answers[0], answers
+            output.token_ids, output.writers, output.logprobs = best.token_ids, best.writers, best.logprobs
+            output.score, self.sequence.finish_reason = best.score, best.finish_reason
 
     @property
     def wants_prompt_logprobs(self) -> bool:
@@ -159,6 +193,8 @@ class RequestState:
         output, self.output = self.output, RequestOutput(self.request.request_id)
         output.finish_reason, output.error = self.sequence.finish_reason, self.error
         output.metrics = self.metrics()
+        for beam in output.beams:
+            beam.metrics, beam.prompt_logprobs = output.metrics, output.prompt_logprobs
         return output
 
     def metrics(self) -> RequestMetrics:
@@ -214,26 +250,3 @@ def warn_of_pass(error: Exception, requests: int) -> None:
         type(error).__name__,
         error,
     )
-
-
-def token_logprobs(logits: NDArray[np.float32], token: int, top: int) -> TokenLogprobs:
-    """Log probabilities of one row of logits f32 `[vocab]`; of equal ones the lower id comes first."""
-    logprobs = logits.astype(np.float64)
-    logprobs -= logits.max()
-    logprobs -= np.log(np.exp(logprobs).sum())
-    best: list[int] = []
-    if top:
-        # To sort the whole row took 13 to 16 ms of 151,936 logits. The last of the best is found in float32;
-        # log probabilities may be equal where logits are not.
-        place = max(0, logits.size - top)
-        least = logprobs[np.argpartition(logits, place)[place]]
-        found = np.flatnonzero(logprobs >= least)
-        best = found[np.argsort(-logprobs[found], kind="stable")][:top].tolist()
-    named = tuple((best_, _finite(logprobs[best_])) for best_ in best)
-    rank = 1 + int(np.count_nonzero(logprobs > logprobs[token]))
-    return TokenLogprobs(_finite(logprobs[token]), named, rank)
-
-
-def _finite(logprob: np.float64) -> float:
-    """JSON has no infinite numbers."""
-    return max(float(logprob), LEAST_LOGPROB)

@@ -46,7 +46,9 @@ class RequestStep:
 
     @property
     def emitted(self) -> int:
-        """Final tokens that the step brought."""
+        """Final tokens that the step brought; of beams one, as they all go on by one."""
+        if self.state.beams is not None:
+            return 1
         return len(self.state.output.token_ids) - self.tokens_before
 
     @property

@@ -15,7 +15,7 @@ from ovspec.engine.requests.request_state import RequestState, count_pass
 from ovspec.engine.requests.request_step import RequestStep, Step
 from ovspec.engine.verify.accept import accept, accept_tree, next_token
 from ovspec.engine.verify.commit import commit, is_due, take_provisional
-from ovspec.engine.verify.verifier import Draft, Verification, Verifier
+from ovspec.engine.verify.verifier import Draft, Verification, Verified, Verifier
 from ovspec.errors import InvalidValueError
 from ovspec.modes.commit_verify import MAX_INTERVAL
 from ovspec.modes.row_limits import DENSE, MAX_NUM_ASSISTANT_TOKENS
@@ -83,23 +83,28 @@ class Speculation:
         found, drafts = self._verify(requests, chunks)
         step.verify_duration = found.stats.duration
         started = microseconds()
-        count_pass(found.stats, [request.state for request in requests], [chunk.state for chunk in chunks])
-        for index, (request, draft) in enumerate(zip(requests, drafts, strict=True)):
-            state, own = request.state, found.parts[index]
+        count_pass(
+            found.stats,
+            [request.state for request, own in zip(requests, drafts, strict=True) for _ in own],
+            [chunk.state for chunk in chunks],
+        )
+        index = 0
+        for request, asked in zip(requests, drafts, strict=True):
+            state, parts = request.state, found.parts[index : index + len(asked)]
             nodes, following = list[int](), None
             if state.request.blocks_read:
                 state.output.blocks_read = found.result.blocks_read(index)
             with state.faults():
-                nodes, following = self._take(request, own.logits, draft.limits == DENSE)
-                self.verifier.show(state.sequence, own, nodes)
+                if state.beams is not None:
+                    state.search([own.logits[-1] for own in parts])
+                else:
+                    nodes, following = self._take(request, parts[0].logits, asked[0].limits == DENSE)
+                    self.verifier.show(state.sequence, parts[0], nodes)
             request.count_draft(len(nodes), following)
-        for chunk, own, ends in zip(chunks, found.parts[len(requests) :], last, strict=True):
+            index += len(asked)
+        for chunk, own, ends in zip(chunks, found.parts[index:], last, strict=True):
             with chunk.state.faults():
-                self.verifier.show(chunk.state.sequence, own, ())
-                chunk.state.take_prompt(own.begin, own.logits)
-                if ends:
-                    token = next_token(chunk.state.sequence, own.logits[-1])
-                    chunk.state.emit([token], ["target"], own.logits[-1:], [0])
+                self._read(chunk.state, own, ends)
         step.sampling_duration = microseconds() - started
         due = [r for r in requests if not r.state.ended and is_due(r.state, r.plan.commit_interval)]
         if due:
@@ -108,21 +113,33 @@ class Speculation:
 
     def _verify(
         self, requests: SequenceOf[RequestStep], chunks: SequenceOf[Chunk]
-    ) -> tuple[Verification, list[Draft]]:
-        """One pass over all drafts, and over chunks of prompts."""
+    ) -> tuple[Verification, list[list[Draft]]]:
+        """One pass over all drafts, those of a request together, and over chunks of prompts."""
         drafts = []
         for request in requests:
-            sequence, proposal = request.state.sequence, request.proposal
-            context = len(sequence.tokens) + len(proposal.tokens)
-            limits = self.verifier.target.limits(
-                request.state.mode.sparse, context, request.plan.budget_scale
-            )
-            drafts.append(Draft(sequence, proposal.tokens, limits, proposal.parents))
-        return self.verifier.verify(drafts, [chunk.rows for chunk in chunks]), drafts
+            state, proposal = request.state, request.proposal
+            # Nothing confirms what beams have read sparsely.
+            sparse = None if state.beams is not None and state.mode.commits else state.mode.sparse
+            context = len(state.sequences[0].tokens) + len(proposal.tokens)
+            limits = self.verifier.target.limits(sparse, context, request.plan.budget_scale)
+            drafts.append([Draft(one, proposal.tokens, limits, proposal.parents) for one in state.sequences])
+        together = [draft for own in drafts for draft in own]
+        return self.verifier.verify(together, [chunk.rows for chunk in chunks]), drafts
+
+    def _read(self, state: RequestState, own: Verified, ends: bool) -> None:
+        """Take what a pass says of a chunk of a prompt; behind its last one comes the first token."""
+        if state.beams is None:
+            self.verifier.show(state.sequence, own, ())
+        state.take_prompt(own.begin, own.logits)
+        if ends and state.beams is not None:
+            state.search([own.logits[-1]])
+        elif ends:
+            state.emit([next_token(state.sequence, own.logits[-1])], ["target"], own.logits[-1:], [0])
 
     def _draft(self, step: Step, most_draft: int | None) -> None:
         """What a request's grammar forces is its draft; the drafter is asked for the others'."""
-        requests, counts = step.requests, list[int]()
+        counts = list[int]()
+        requests = [request for request in step.requests if request.state.beams is None]
         for request in requests:
             self._force(request, most_draft)
             asked = 0 if request.forced else request.plan.num_assistant_tokens

@@ -11,7 +11,7 @@ from openvino_genai import StructuralTagsConfig, StructuredOutputConfig
 
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.grammars.ebnf import lark_of_ebnf
-from ovspec.generation.grammars.json_schema import schema_text
+from ovspec.generation.grammars.json_schema import closed_schema, schema_text
 from ovspec.generation.grammars.structural_tags import lark_of_tag, tags_of_config
 
 
@@ -93,7 +93,7 @@ class Grammar:
             return None
         prefix = "structured_output_config."
         makers: Mapping[str, Callable[[Any, str], Grammar]] = {
-            "json_schema": cls.of_json_schema,
+            "json_schema": lambda given, field: cls.of_json_schema(closed_schema(given, field), field),
             "regex": cls.of_regex,
             "grammar": cls.of_ebnf,
             "structural_tags_config": cls.of_tag,

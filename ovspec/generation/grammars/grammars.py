@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import openvino_genai
 
+from ovspec.devices.clock import microseconds
 from ovspec.errors import InvalidValueError
 from ovspec.generation.grammars.grammar import Grammar
 from ovspec.generation.grammars.token_bytes import TokenBytes
@@ -31,6 +32,9 @@ class Grammars:
         tokenizer: of the model.
         vocab_size: of the model; a tokenizer may have fewer tokens.
         stop_token_ids: end-of-sequence tokens of the model.
+
+    Attributes:
+        init_times: milliseconds that llguidance took for the vocabulary, under its name, once it has.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Grammars:
         self._stops = [token for token in stop_token_ids if token < vocab_size]
         self._ready: OrderedDict[str, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
+        self.init_times: dict[str, float] = {}
 
     def constraint(self, grammar: Grammar) -> Constraint:
         """A grammar at its beginning.
@@ -75,6 +80,7 @@ class Grammars:
     def _tokens(self) -> LLTokenizer:
         from llguidance import LLTokenizer, TokenizerWrapper
 
+        started = microseconds()
         found = TokenBytes.of(self._tokenizer)
         if found is None or not self._stops:
             what = (
@@ -84,7 +90,9 @@ class Grammars:
             )
             raise InvalidValueError(f"structured output: this model's tokenizer can't be constrained: {what}")
         wrapped = TokenizerWrapper(_Wrapped(self._tokenizer, found.table[: self._vocab_size], self._stops[0]))
-        return LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=self._stops)
+        made = LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=self._stops)
+        self.init_times["llguidance"] = (microseconds() - started) / 1e3
+        return made
 
 
 class _Wrapped:

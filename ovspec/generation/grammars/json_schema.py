@@ -14,6 +14,14 @@ from ovspec.errors import InvalidValueError
 _MOST_LOOKS = 100_000
 
 
+_SCHEMAS_BY_NAME = {"properties", "$defs", "definitions"}
+_WITH_SCHEMAS = {"items", "prefixItems", "anyOf", "oneOf", "additionalProperties"}
+_OPEN = {
+    *("additionalProperties", "unevaluatedProperties", "patternProperties"),
+    *("allOf", "anyOf", "oneOf", "$ref"),
+}
+
+
 def schema_of(schema: object, field: str) -> Mapping[str, Any]:
     """A JSON schema, given as text or as what it is, as an object.
 
@@ -30,6 +38,35 @@ def schema_of(schema: object, field: str) -> Mapping[str, Any]:
     if not isinstance(schema, Mapping):
         raise InvalidValueError(f"{field}: expected a JSON schema, which is an object")
     return schema
+
+
+def closed_schema(schema: object, field: str) -> Mapping[str, Any]:
+    """The schema, its objects without properties that it does not name, as openvino_genai's answers are.
+
+    What a schema says of other properties itself stays, and so do objects that several schemas describe.
+
+    Raises:
+        InvalidValueError: as `schema_of`.
+    """
+    try:
+        found: Mapping[str, Any] = _closed(schema_of(schema, field))
+    except RecursionError:
+        raise InvalidValueError(f"{field}: the schema is nested too deeply; make it flatter") from None
+    return found
+
+
+def _closed(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = {name: _closed(one) if name in _WITH_SCHEMAS else one for name, one in schema.items()}
+    for name in _SCHEMAS_BY_NAME & found.keys():
+        if isinstance(found[name], Mapping):
+            found[name] = {key: _closed(one) for key, one in found[name].items()}
+    if "properties" in found and not _OPEN & found.keys():
+        found["additionalProperties"] = False
+    return found
 
 
 def schema_text(schema: object, field: str, spaces: str | None = None) -> str:

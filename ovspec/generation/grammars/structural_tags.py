@@ -9,7 +9,7 @@ from typing import Any
 from openvino_genai import StructuralTagsConfig, StructuredOutputConfig
 
 from ovspec.generation.grammars.ebnf import lark_of_ebnf
-from ovspec.generation.grammars.json_schema import schema_of, schema_text
+from ovspec.generation.grammars.json_schema import closed_schema, schema_of, schema_text
 from ovspec_models.folder.shown import shown
 
 Tag = Mapping[str, Any]
@@ -77,7 +77,10 @@ def _plain(tag: object) -> Tag:
         (of.QwenXMLParametersFormat, "qwen_xml_parameter", "json_schema"),
     ):
         if isinstance(tag, kind):
-            return {"type": name, _VALUES[name]: getattr(tag, field)}
+            value = getattr(tag, field)
+            if kind is of.JSONSchema:
+                value = closed_schema(value, _SCHEMA)
+            return {"type": name, _VALUES[name]: value}
     if isinstance(tag, of.AnyText):
         return {"type": "any_text"}
     if isinstance(tag, (of.Concat, of.Union)):
@@ -215,14 +218,16 @@ class _Rules:
         parts, required = [], schema.get("required", ())
         for name, one in schema.get("properties", {}).items():
             head = _quoted(f"<parameter={name}>")
-            if one.get("type") == "string" and "enum" not in one:
+            if one.get("type") == "string" and "pattern" in one:
+                part = f'{head} {self._regex({"pattern": one["pattern"]})} "</parameter>"'
+            elif one.get("type") == "string" and "enum" not in one:
                 part = f"{head} {self._until('</parameter>')}"
             else:
                 inner = self._json_schema({"json_schema": one})
-                part = f'{head} /\\s{{0,4}}/ {inner} /\\s{{0,4}}/ "</parameter>"'
-            part = f"{part} /\\s{{0,4}}/"
+                part = f'{head} /[ \\n]{{0,4}}/ {inner} /[ \\n]{{0,4}}/ "</parameter>"'
+            part = f"{part} /[ \\n]{{0,4}}/"
             parts.append(part if name in required else f"({part})?")
-        return self._rule(f"/\\s{{0,4}}/ {' '.join(parts)}")
+        return self._rule(f"/[ \\n]{{0,4}}/ {' '.join(parts)}")
 
     def _until(self, end: str) -> str:
         """Free text up to a word, and that word."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ovspec.adapters.adapter import Adapter
+from ovspec.adapters.adapter_config import PipelineAdapters
 from ovspec.devices.devices import is_cpu, resolve_device
 from ovspec.drafters import DrafterChoice, LayerSkip
 from ovspec.engine.routing import expert_routing, ffn_routing, routing
@@ -33,6 +35,7 @@ class TargetChoices:
 
     info: ModelInfo
     backends: Backends
+    adapters: tuple[Adapter, ...] = ()
 
     @classmethod
     def of(
@@ -49,7 +52,7 @@ class TargetChoices:
         boundaries: tuple[int, ...] = (),
         prefill: SparsePrefill | None = None,
         prompt_rule: SparseVerify | None = None,
-        adapts: bool = False,
+        adapters: PipelineAdapters | None = None,
     ) -> TargetChoices:
         """Resolve what the user says, and what verification and the drafter need of the graph.
 
@@ -58,7 +61,7 @@ class TargetChoices:
             boundaries: whose hidden states the drafter reads.
             prefill: how prompts are read; `None`: densely.
             prompt_rule: as in `routing`.
-            adapts: whether requests may use LoRA adapters.
+            adapters: of the pipeline; `None`: requests can use none.
 
         Raises:
             ValueError: verification and the drafter ask for different things, or as `Backends.resolve`.
@@ -82,7 +85,7 @@ class TargetChoices:
             linear,
             boundaries=boundaries,
             skips_layers=skips,
-            adapts=adapts,
+            adapts=adapters is not None,
         )
         if skips and not backends.joins_layers:
             raise ValueError(
@@ -90,7 +93,7 @@ class TargetChoices:
                 f"attention='{backends.attention.backend}', linear='{backends.linear}': set both to "
                 "'native', or take another drafter"
             )
-        return cls(info, backends)
+        return cls(info, backends, adapters.adapters if adapters else ())
 
     def plan_memory(
         self,
@@ -122,6 +125,7 @@ class TargetChoices:
             available=None if limit is None or math.isinf(limit) else int(limit),
             backends=self.backends,
             draft_backends=together.backends if together else None,
+            adapters=sum(adapter.nbytes for adapter in self.adapters),
         )
         if limit != math.inf:
             plan.check()
@@ -153,6 +157,7 @@ class TargetChoices:
             max_num_batched_tokens=max_num_batched_tokens,
             backends=self.backends,
             draft_backends=together.backends if together else None,
+            adapters=plan.adapters,
         )
 
     def load(self, compiling: Callable[[], None] | None = None) -> ModelRunner:
@@ -162,13 +167,15 @@ class TargetChoices:
             compiling: as of `ModelRunner`.
 
         Raises:
-            ValueError: as `ModelRunner`, or the check fails.
+            ValueError: as `ModelRunner`, the check fails, or an adapter is for another model.
             RuntimeError: likewise.
         """
         if self.backends.on_cpu:
             place = self.backends.properties.get("CACHE_DIR")
             check_reference(self.info, self._exact_runner, self.backends.graph, place)
-        return ModelRunner(self.info.folder, backends=self.backends, compiling=compiling)
+        runner = ModelRunner(self.info.folder, backends=self.backends, compiling=compiling)
+        runner.adapters.check(self.adapters)
+        return runner
 
     def _exact_runner(self, properties: dict[str, Any]) -> ModelRunner:
         """The model in f32 with the same kinds of operations, OpenVINO's linear layers, and no limits."""

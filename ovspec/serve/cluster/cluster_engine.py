@@ -12,8 +12,8 @@ from ray.exceptions import RayActorError
 
 from ovspec.engine.engine_thread import OnOutput
 from ovspec.engine.requests.request import Request, RequestMetrics, RequestOutput
-from ovspec.errors import EngineClosedError
-from ovspec.generation.metrics import RawPerfMetrics
+from ovspec.errors import EngineClosedError, InvalidValueError
+from ovspec.generation.raw_metrics import RawPerfMetrics
 
 # A request that ends its replica so often is the reason for it.
 _MOST_TRIES = 4
@@ -55,9 +55,12 @@ class ClusterEngine:
 
         Raises:
             RuntimeError: it has ended.
+            InvalidValueError: beams with stop strings, whose tokenizer can't be sent to a replica.
         """
         if self._ended:
             raise EngineClosedError("the server ends: it takes no requests")
+        if request.detokenizer is not None:
+            raise InvalidValueError("stop: on a cluster beams know no stop strings; leave it out")
         task = asyncio.get_running_loop().create_task(self._answer(request, on_output))
         self._tasks[request.request_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(request.request_id, None))

@@ -115,6 +115,7 @@ class _Completion(Answer):
     id: str
     created: int
     model: str
+    system_fingerprint: str
     usage: Usage
     metrics: Metrics
 

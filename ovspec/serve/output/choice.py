@@ -97,6 +97,11 @@ class Choice:
         return self._detokenizer.ends
 
     @property
+    def detokenizer(self) -> IncrementalDetokenizer:
+        """A copy of what finds its stop strings."""
+        return self._detokenizer.fork()
+
+    @property
     def mean_logprob(self) -> float:
         """Of its tokens, where the request asked for log probabilities."""
         return self._sum_logprobs / max(1, self.num_tokens)

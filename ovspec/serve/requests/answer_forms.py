@@ -19,10 +19,11 @@ class JsonSchemaFormat(StrictBody):
 
 
 class ResponseFormat(StrictBody):
-    """OpenAI's form of an answer, and vLLM's structural tags."""
+    """OpenAI's form of an answer, vLLM's structural tags, and llama.cpp's schema of a `json_object`."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
     format: dict[str, Any] | None = None
     structures: list[dict[str, Any]] | None = None
     triggers: list[Text] | None = None

@@ -127,8 +127,13 @@ class AnswerBody(StrictBody):
 
     @property
     def num_candidates(self) -> int:
-        """Answers that are made for each prompt."""
+        """Answers that are made for each prompt, or beams that are searched."""
         return 1
+
+    @property
+    def num_choices(self) -> int:
+        """Answers to each prompt that the engine gives: of beams those that are shown."""
+        return self.num_candidates
 
     @property
     def count_field(self) -> str:
@@ -149,6 +154,8 @@ class GenerationBody(AnswerBody):
     stream_options: StreamOptions | None = None
     metadata: OffList = None
 
+    use_beam_search: Flag = False
+    length_penalty: float = Field(1.0, ge=-100, le=100, strict=True)
     prompt_logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     return_token_origins: Flag = False
     return_blocks_read: Flag = False
@@ -165,6 +172,11 @@ class GenerationBody(AnswerBody):
     def num_candidates(self) -> int:
         """As of `AnswerBody`; the best `n` are shown."""
         return self.n
+
+    @property
+    def num_choices(self) -> int:
+        """As of `AnswerBody`."""
+        return self.n if self.use_beam_search else self.num_candidates
 
     @property
     def count_field(self) -> str:

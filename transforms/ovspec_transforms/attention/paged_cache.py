@@ -1,4 +1,4 @@
-"""Stateful decoder -> paged decoder, through the stock OpenVINO pass."""
+"""Stateful decoder -> paged decoder, through OpenVINO's stock transform."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ovspec_transforms.errors import last_line
 from ovspec_transforms.graph import PAGED_ATTENTION, evaluate, nodes_of_type, source_node
 from ovspec_transforms.report import TransformReport
 
-# Inputs of PagedAttentionExtension that our passes read or rewire.
+# Inputs of PagedAttentionExtension that our transforms read or rewire.
 QUERY, KEY, VALUE, KEY_CACHE, VALUE_CACHE = 0, 1, 2, 3, 4
 PAST_LENS, SUBSEQUENCE_BEGINS, BLOCK_INDICES, BLOCK_INDICES_BEGINS = 5, 6, 7, 8
 SCALE, SLIDING_WINDOW, ALIBI_SLOPES, MAX_CONTEXT_LEN = 9, 10, 11, 12
@@ -27,11 +27,11 @@ SINKS = 20
 def to_paged(model: ov.Model) -> TransformReport:
     """Turn SDPA over KV states into `PagedAttentionExtension` over `key_cache.N`/`value_cache.N`.
 
-    The stock pass changes `input_ids` and `position_ids` to one flat row dimension `[rows]`.
+    The stock transform changes `input_ids` and `position_ids` to one flat row dimension `[rows]`.
 
     Raises:
         ValueError: the model has no scaled-dot-product attention over a KV state, e.g. because it is
-            no decoder or is paged already, or adds a bias to the scores that the stock pass would lose.
+            no decoder or is paged already, or adds a bias to the scores that the stock transform would lose.
     """
     if nodes_of_type(model, PAGED_ATTENTION):
         raise ValueError("the model is paged already: give the stateful IR that optimum-intel exports")
@@ -43,7 +43,7 @@ def to_paged(model: ov.Model) -> TransformReport:
     biased = biased_attention(model)
     lost = ValueError(
         f"layer {biased}: its mask adds a bias to the scores (ALiBi) in a form that the stock paged "
-        "attention pass does not know; run this model with optimum-intel instead"
+        "attention transform does not know; run this model with optimum-intel instead"
     )
     read_positions(model)
     try:
@@ -60,7 +60,7 @@ def to_paged(model: ov.Model) -> TransformReport:
 
 
 def _why_refused(model: ov.Model, error: Exception) -> str:
-    """Why the stock pass does not take a model, which it leaves half changed."""
+    """Why the stock transform does not take a model, which it leaves half changed."""
     left = nodes_of_type(model, "ScaledDotProductAttention")
     if not left:
         return f"OpenVINO's paged attention transformation refuses this model: {last_line(error)}"

@@ -16,8 +16,8 @@ def read_positions(model: ov.Model) -> None:
     """Let rotary embeddings read the input `position_ids` where nothing does.
 
     Models with recurrent layers, as optimum-intel exports them, count positions from the tokens in the cache;
-    Qwen3.5 counts them once for the text and for each of two axes of images. OpenVINO's pass puts the rows of
-    all sequences on one axis, where that count is wrong.
+    Qwen3.5 counts them once for the text and for each of two axes of images. OpenVINO's transform puts the
+    rows of all sequences on one axis, where that count is wrong.
 
     Args:
         model: stateful, as it was exported; other models are left as they are.
@@ -30,7 +30,7 @@ def read_positions(model: ov.Model) -> None:
     if not counts:
         return
     if positions is None:
-        # OpenVINO's pass makes the input itself; `join_positions` puts it in the place of this one.
+        # OpenVINO's transform makes the input itself; `join_positions` puts it in the place of this one.
         positions = ops.parameter([-1, -1], ov.Type.i64, _COUNTED)
         positions.output(0).set_names({_COUNTED})
         model.add_parameters([positions])
@@ -45,7 +45,7 @@ def read_positions(model: ov.Model) -> None:
 
 
 def join_positions(model: ov.Model) -> None:
-    """Let what `read_positions` found read the input that OpenVINO's pass has made."""
+    """Let what `read_positions` found read the input that OpenVINO's transform has made."""
     own, made = (
         next((node for node in model.get_parameters() if _is_called(node, name)), None)
         for name in (_COUNTED, POSITION_IDS)

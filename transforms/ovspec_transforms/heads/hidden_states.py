@@ -87,6 +87,12 @@ def boundary_output(model: ov.Model, layers: Sequence[ov.Node], boundary: int) -
         return _all_rows(_head(model).input(0).get_source_output())
     if boundary == len(layers):
         return _residual(_head(model), boundary)
+    values = [_value_projection(layer).get_name() for layer in layers[: boundary + 1]]
+    if values[-1] in values[:-1]:
+        raise ValueError(
+            f"boundary {boundary}: layer {boundary} attends to the values of another, so that its residual "
+            "stream is not found"
+        )
     return _residual(_value_projection(layers[boundary]), boundary)
 
 
@@ -151,7 +157,7 @@ def _residual(reader: ov.Node, boundary: int) -> ov.Output:
             found[node.get_name()] = output
         elif node.get_type_name() == "Gather":
             if constant[0]:
-                found[node.get_name()] = output
+                found[node.get_name()] = _scaled(output)
             else:
                 pending.append(sources[0])
         else:
@@ -161,7 +167,21 @@ def _residual(reader: ov.Node, boundary: int) -> ov.Output:
             f"boundary {boundary}: {len(found)} residual streams lead to {reader.get_friendly_name()}, "
             "expected 1"
         )
-    return next(iter(found.values()))
+    stream = next(iter(found.values()))
+    if len(stream.get_partial_shape()) != 3:
+        raise ValueError(f"boundary {boundary}: the model has several residual streams, expected 1")
+    return stream
+
+
+def _scaled(embedding: ov.Output) -> ov.Output:
+    """An embedding as the first layer reads it: Gemma and others multiply it by a constant."""
+    readers = list(embedding.get_target_inputs())
+    node = readers[0].get_node()
+    if len(readers) > 1 or node.get_type_name() not in ("Multiply", "Convert"):
+        return embedding
+    sources = [source_node(node, index) for index in range(node.get_input_size())]
+    del sources[readers[0].get_index()]
+    return _scaled(node.output(0)) if all(map(_is_constant, sources)) else embedding
 
 
 def _is_constant(node: ov.Node) -> bool:

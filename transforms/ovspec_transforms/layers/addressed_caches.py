@@ -29,7 +29,7 @@ def remove_addressed(model: ov.Model) -> tuple[AddressedCache, ...]:
     """Remove the inputs that no node reads; OpenVINO checks each input of a model at every pass.
 
     Args:
-        model: behind its last pass, and changed in place.
+        model: behind its last transform, and changed in place.
 
     Returns:
         The caches among them, in the order of the inputs.

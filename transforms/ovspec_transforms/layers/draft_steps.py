@@ -30,6 +30,9 @@ from ovspec_transforms.weights.expert_weights import (
 #: Input i32 `[1 + runs]`: token ids from the first number on are not chosen, 0: none is; then the rows of
 #: each run.
 DRAFT_PLAN = "draft_plan"
+#: Input u8 `[32 * sequences]`: how each draws its tokens, `ovspec_ops.decoder_layers.sampling`; empty where
+#: all take the largest logit.
+DRAFT_SAMPLING = "draft_sampling"
 #: Output i32 `[runs, sampled rows]`: the token that each run has chosen for each row, -1 for none.
 DRAFT_TOKENS = "draft_tokens"
 _NUMBERS = {ov.Type.f32: 4, ov.Type.f16: 2, ov.Type.bf16: 2}
@@ -40,9 +43,9 @@ _SHAPED = ("Convert", "Reshape", "Squeeze", "Unsqueeze")
 def with_drafts(model: ov.Model, stretches: list[list[Step]]) -> list[list[Step]]:
     """Join the stretches of a whole model with its embedding and with the choice of tokens: it can draft.
 
-    Adds the input `draft_plan` and the output `draft_tokens`; rows of `cos` and `sin`, slots and positions
-    are then those of all runs. A model with anything else between token ids and logits than two stretches
-    and the choice of the sampled rows is left as it is.
+    Adds the inputs `draft_plan` and `draft_sampling`, and the output `draft_tokens`; rows of `cos` and `sin`,
+    slots and positions are then those of all runs. A model with anything else between token ids and logits
+    than two stretches and the choice of the sampled rows is left as it is.
 
     Args:
         model: changed in place.
@@ -62,10 +65,12 @@ def with_drafts(model: ov.Model, stretches: list[list[Step]]) -> list[list[Step]
         return stretches
     embedding, slots, tables = inputs
     plan = add_parameter(model, DRAFT_PLAN, [-1], ov.Type.i32)
+    sampling = add_parameter(model, DRAFT_SAMPLING, [-1], ov.Type.u8)
     chosen = ops.parameter([-1, -1], ov.Type.i32)  # stands for what no node computes
     add_output(model, chosen, DRAFT_TOKENS)
     take = Step("take", [rows, _of_32_bits(source_node(sampled, 1))], [taken], node=sampled.get_name())
-    operands: list[Operand] = [logits, Port(plan.get_name(), 0), slots, tables]
+    given = [Port(one.get_name(), 0) for one in (plan, sampling)]
+    operands: list[Operand] = [logits, *given, slots, tables]
     choose = Step("choose", operands, [Port(chosen.get_name(), 0)], node=chosen.get_name())
     return [[embedding, *layers, take, *output, choose]]
 

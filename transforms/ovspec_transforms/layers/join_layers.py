@@ -37,7 +37,7 @@ def join_layers(model: ov.Model, drafts: bool = False) -> TransformReport:
     `value_cache.N` and `key_summary.N` behind it. `remove_addressed` takes these out of the model's inputs.
 
     Args:
-        model: behind all other passes, and changed in place.
+        model: behind all other transforms, and changed in place.
         drafts: whether a model whose nodes are all known becomes one operation, as `with_drafts`.
     """
     found, changed = _stretches(model), list[str]()

@@ -95,9 +95,9 @@ def _key(output: ov.Output) -> tuple[str, int]:
 
 def _same_numbers(output: ov.Output) -> ov.Output | None:
     """The output before a node that leaves its numbers and rows as they are."""
-    node, width = output.get_node(), width_of(output)
+    node = output.get_node()
     kind = node.get_type_name()
-    if width is None or kind not in (*_RESHAPES, "Slice"):
+    if kind not in (*_RESHAPES, "Slice") or (width := width_of(output)) is None:
         return None
     if kind == "Transpose" or kind == "Slice":
         kept = _keeps_order(node) if kind == "Transpose" else _keeps_all(node)

@@ -13,7 +13,7 @@ from ovspec_transforms.graph import source_node
 def decompression_convert(stored: ov.Node) -> ov.Node:
     """Convert f16 to f32, marked as decompression so that plugins keep the weight in 16 bits.
 
-    Python cannot set that mark in a form that survives saving, so the node comes from the pass that
+    Python cannot set that mark in a form that survives saving, so the node comes from the transform that
     sets it: a one-element model is compressed and its Convert taken over.
     """
     parameter = ops.parameter(ov.PartialShape([1, 1]), ov.Type.f32)

@@ -19,7 +19,7 @@ SIGNS = {ov.Type.i8: 0x80, ov.Type.i4: 0x88}
 
 
 class UnknownPatternError(ValueError):
-    """A subgraph is not what a pass knows; the message says what was found."""
+    """A subgraph is not what a transform knows; the message says what was found."""
 
 
 class _Bytes:

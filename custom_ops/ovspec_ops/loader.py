@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,10 @@ def check_versions() -> None:
 def _library(path: str) -> ctypes.CDLL:
     library = ctypes.CDLL(path)
     strings = ("openvino_version", "last_error", "available_isas", "isas_for_tests", "active_isa")
-    for name in (*strings, "end_step_times"):
+    for name in (*strings, "end_step_times", "last_fault"):
         function = getattr(library, f"ovspec_{name}")
         function.restype, function.argtypes = ctypes.c_char_p, []
+    library.ovspec_fault_count.restype, library.ovspec_fault_count.argtypes = ctypes.c_uint64, []
     library.ovspec_set_isa.restype, library.ovspec_set_isa.argtypes = ctypes.c_int, [ctypes.c_char_p]
     return library
 
@@ -118,6 +119,22 @@ def set_isa(name: str) -> None:
     """
     if _native().ovspec_set_isa(name.encode()) != 0:
         raise _last_error()
+
+
+def fault_counter() -> Callable[[], int]:
+    """A function that says how many calls of operations have failed in this process.
+
+    With one thread OpenVINO's CPU plugin drops an exception of an operation: inference returns, and its
+    outputs are those of the inference before.
+    """
+    counter: Callable[[], int] = _native().ovspec_fault_count
+    return counter
+
+
+def last_fault() -> str:
+    """Why the last call of an operation failed."""
+    message: bytes = _native().ovspec_last_fault()
+    return message.decode()
 
 
 @contextmanager

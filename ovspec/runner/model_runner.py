@@ -152,7 +152,7 @@ class ModelRunner:
         self._adapter_rows = AdapterRows() if facts.adapted else None
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
         self._parts = (*limits, self._adapter_rows, self.computed_layers, self.recurrent, self._draft_plan)
-        self._inputs = PassInputs(self.request, self._input_names())
+        self._inputs = PassInputs(self.request, self._input_names(), self.backends.native)
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
         self.why_no_trees = self.why_no_tree_mask or why_rows_stay(self.cache, self.block_size)

@@ -9,6 +9,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+import ovspec_ops
 from ovspec.devices.clock import microseconds
 from ovspec.graphs.compile import cache_tensors, state_tensors
 from ovspec_transforms import CACHE_TABLE
@@ -23,11 +24,15 @@ class PassInputs:
     Attributes:
         request: whose tensors they are.
         names: the inputs that are written; other values are ignored.
+
+    Args:
+        native: whether operations of ovspec are among the model's.
     """
 
-    def __init__(self, request: ov.InferRequest, names: Iterable[str]) -> None:
+    def __init__(self, request: ov.InferRequest, names: Iterable[str], native: bool) -> None:
         self.request = request
         self.names = tuple(names)
+        self._faults = ovspec_ops.fault_counter() if native else lambda: 0
         self._memory: dict[str, NDArray[np.generic]] = {}
         self._current: dict[str, NDArray[np.generic]] = {}
 
@@ -41,9 +46,15 @@ class PassInputs:
             current[...] = value
 
     def infer(self) -> float:
-        """Run the pass; microseconds inside the model."""
-        started = microseconds()
+        """Run the pass; microseconds inside the model.
+
+        Raises:
+            RuntimeError: an operation failed; also where OpenVINO, with one thread, does not say so.
+        """
+        started, faults = microseconds(), self._faults()
         self.request.infer(share_outputs=True)  # else OpenVINO copies all of them
+        if self._faults() != faults:
+            raise RuntimeError(ovspec_ops.last_fault())
         return microseconds() - started
 
     def _select(self, name: str, value: NDArray[np.generic]) -> NDArray[np.generic]:

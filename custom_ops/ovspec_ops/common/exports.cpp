@@ -1,10 +1,12 @@
 // C functions that the Python loader reads with ctypes. No exception leaves them: a failed call returns null
 // or nonzero and leaves its message in ovspec_last_error().
+#include "common/faults.hpp"
 #include "common/held_calls.hpp"
 #include "common/isa.hpp"
 #include "common/parallel.hpp"
 #include "common/step_times.hpp"
 
+#include <cstdint>
 #include <exception>
 #include <sstream>
 #include <string>
@@ -22,6 +24,16 @@ OVSPEC_EXPORT const char* ovspec_openvino_version() {
 
 OVSPEC_EXPORT const char* ovspec_last_error() {
     return last_error.c_str();
+}
+
+// How many calls of operations have failed in this process, and why the last one did.
+OVSPEC_EXPORT std::uint64_t ovspec_fault_count() {
+    return ovspec::Faults::all().count();
+}
+
+OVSPEC_EXPORT const char* ovspec_last_fault() {
+    names = ovspec::Faults::all().last();
+    return names.c_str();
 }
 
 OVSPEC_EXPORT const char* ovspec_available_isas() {

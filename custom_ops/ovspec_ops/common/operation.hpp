@@ -1,10 +1,12 @@
 // What every operation is as a node of OpenVINO.
 #pragma once
 
+#include <exception>
 #include <memory>
 
 #include <openvino/op/op.hpp>
 
+#include "common/faults.hpp"
 #include "common/held_calls.hpp"
 #include "common/step_times.hpp"
 #include "common/threads.hpp"
@@ -41,16 +43,12 @@ public:
     bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
 #ifdef OVSPEC_STD_THREADS
         const auto self = this->shared_from_this();
-        const auto call = [self, this, outputs, inputs]() mutable {
-            with_threads(Self::get_type_info_static().name, threads_,
-                         [&] { static_cast<const Self*>(this)->compute(outputs, inputs); });
-        };
+        const auto call = [self, this, outputs, inputs]() mutable { guarded(outputs, inputs); };
         if (HeldCalls::all().take(call))
             return true;
 #endif
         const StepTimer timer(Self::step_name);
-        with_threads(Self::get_type_info_static().name, threads_,
-                     [&] { static_cast<const Self*>(this)->compute(outputs, inputs); });
+        guarded(outputs, inputs);
         return true;
     }
 
@@ -58,6 +56,16 @@ protected:
     Attributes attributes_;
 
 private:
+    void guarded(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+        try {
+            with_threads(Self::get_type_info_static().name, threads_,
+                         [&] { static_cast<const Self*>(this)->compute(outputs, inputs); });
+        } catch (const std::exception& error) {
+            Faults::all().add(error.what());
+            throw;
+        }
+    }
+
     std::int64_t threads_ = 0;
 };
 

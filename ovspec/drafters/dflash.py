@@ -7,22 +7,26 @@ of the text, whose states are not known yet, and goes on with mask tokens, which
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ovspec.devices.devices import openvino_core
 from ovspec.drafters.cached_head import CachedHead
 from ovspec.drafters.drafter import Proposal
-from ovspec.drafters.head_fit import check_states, read_head, share_with_target
+from ovspec.drafters.head_fit import check_size, check_states, read_head, share_with_target
 from ovspec.drafters.joined_states import JoinedStates
 from ovspec.drafters.parallel_draft import parallel_draft
+from ovspec.drafters.target_ids import TargetIds
 from ovspec.generation.sequence import Sequence
+from ovspec.graphs.compile import read_model
 from ovspec.operations.backends import Backends
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_models.folder.head_info import HeadInfo
-from ovspec_transforms import split_head
+from ovspec_transforms import share_embedding, split_head
 
 
 def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> DFlashDrafter:
@@ -54,11 +58,45 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
 
     parts = split_head(open_dflash(read_head(info), info.folder))
     check_states(info, parts, target, len(info.boundaries or ()))
-    share_with_target(info, parts, target)
+    ids = None
+    if parts.offsets is None:
+        share_with_target(info, parts, target)
+    else:
+        embedded = share_embedding(parts.head, read_model(openvino_core(), target.folder))
+        check_size(info, parts, "embedding", embedded)
+        ids = TargetIds.of(info, parts, target.vocab_size)
     runner = ModelRunner(parts.head, backends=backends)
     join = JoinedStates(parts, backends)
     positions = ModelInfo.read(info.folder).max_position_embeddings
-    return DFlashDrafter(runner, join, size, mask_token, prefill_chunk, positions)
+    block = Block(size, mask_token, info.samples_anchor)
+    return DFlashDrafter(runner, join, ids, block, prefill_chunk, positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a head drafts in a pass.
+
+    Attributes:
+        size: its tokens, the one before the draft counted.
+        mask_token: id that stands for a token to come.
+        samples_anchor: whether each token gives the one behind it, the first of the block too; else each mask
+            token gives the one that it stands for.
+    """
+
+    size: int
+    mask_token: int
+    samples_anchor: bool = False
+
+    @property
+    def drafted(self) -> int:
+        """Tokens that a pass can draft."""
+        return self.size if self.samples_anchor else self.size - 1
+
+    def tokens(self, last: int, drafted: int) -> NDArray[np.int64]:
+        """Those of a block behind the last token of a text that drafts so many."""
+        found = np.full(drafted if self.samples_anchor else drafted + 1, self.mask_token, np.int64)
+        found[0] = last
+        return found
 
 
 class DFlashDrafter(CachedHead):
@@ -66,8 +104,8 @@ class DFlashDrafter(CachedHead):
 
     Args:
         runner, join, prefill_chunk, positions: as of `CachedHead`.
-        size: tokens of a block, the one before the draft counted.
-        mask_token: id that stands for a token to come.
+        ids: the target's, of its tokens; `None`: it drafts all of them.
+        block: that it drafts.
     """
 
     shift, block = 0, 0
@@ -77,17 +115,17 @@ class DFlashDrafter(CachedHead):
         self,
         runner: ModelRunner,
         join: JoinedStates,
-        size: int,
-        mask_token: int,
+        ids: TargetIds | None,
+        block: Block,
         prefill_chunk: int,
         positions: int | None = None,
     ) -> None:
         super().__init__("dflash", runner, join, prefill_chunk, positions)
-        self._size, self._mask_token = size, mask_token
+        self._ids, self._drafts = ids, block
 
     def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
         """In one pass for all sequences."""
-        lengths = self._drafting(sequences, [min(count, self._size - 1) for count in counts])
+        lengths = self._drafting(sequences, [min(count, self._drafts.drafted) for count in counts])
         proposals: dict[int, Proposal] = {}
         if not lengths:
             return proposals
@@ -95,9 +133,9 @@ class DFlashDrafter(CachedHead):
             result = self.runner.forward([self._block(sequences[i], length) for i, length in lengths.items()])
             self.last_duration = result.duration
             self._pass_by(sequences, lengths)
-            begin = 0
+            logits, begin = result.logits if self._ids is None else self._ids.spread(result.logits), 0
             for index, length in lengths.items():
-                places = result.logits[begin : begin + length]
+                places = logits[begin : begin + length]
                 proposals[index] = parallel_draft(sequences[index], counts[index], places)
                 begin += length
         finally:
@@ -108,8 +146,7 @@ class DFlashDrafter(CachedHead):
         """The next entries, and behind them a block that drafts so many tokens."""
         rows = self._entries(sequence, self._known(sequence))
         assert rows.features is not None
-        block = np.full(length + 1, self._mask_token, np.int64)
-        block[0] = sequence.tokens[-1]
+        block = self._drafts.tokens(sequence.tokens[-1], length)
         unknown = np.zeros((len(block), *rows.features.shape[1:]), np.float32)
         return replace(
             rows,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ovspec.devices.devices import openvino_core
 from ovspec.drafters.head_fit import check_size, check_states, read_head
 from ovspec.drafters.joined_states import JoinedStates
 from ovspec.drafters.recurrent_head import RecurrentHead
+from ovspec.drafters.target_ids import TargetIds
 from ovspec.graphs.compile import read_model
 from ovspec.operations.backends import Backends
 from ovspec.runner.model_runner import ModelRunner
@@ -51,12 +49,12 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     if not info.own_embedding:
         embedded = share_embedding(parts.head, read_model(openvino_core(), target.folder))
     check_size(info, parts, "embedding", embedded)
-    ids = _target_ids(parts, info, target.vocab_size)
+    ids = TargetIds.of(info, parts, target.vocab_size)
     own = ModelInfo.read(info.folder)
     runner = ModelRunner(parts.head, backends=backends)
     join = JoinedStates(parts, backends)
     positions = own.max_position_embeddings
-    return RecurrentHead("eagle3", runner, join, ids, target.vocab_size, prefill_chunk, positions)
+    return RecurrentHead("eagle3", runner, join, ids, prefill_chunk, positions)
 
 
 def _check_norms(info: HeadInfo, parts: HeadParts) -> None:
@@ -74,26 +72,3 @@ def _check_norms(info: HeadInfo, parts: HeadParts) -> None:
                 f"{' or '.join(names)}; export the checkpoint with its target: `ovspec export -m ... OUT "
                 "--eagle3 CHECKPOINT`"
             )
-
-
-def _target_ids(parts: HeadParts, info: HeadInfo, vocab_size: int) -> NDArray[np.int64]:
-    """The target's id of each of the head's tokens."""
-    ids = np.arange(parts.drafted)
-    if parts.offsets is None:
-        if parts.drafted != vocab_size:
-            raise ValueError(
-                f"'{info.folder}' drafts {parts.drafted} of the target's {vocab_size} tokens and has no d2t, "
-                "which says of which; export the head again"
-            )
-        return ids
-    if parts.offsets.shape != ids.shape:
-        raise ValueError(
-            f"'{info.folder}': d2t has the shape {list(parts.offsets.shape)}, the head {parts.drafted} tokens"
-        )
-    ids = ids + parts.offsets
-    if ids.min() < 0 or ids.max() >= vocab_size or len(np.unique(ids)) < len(ids):
-        raise ValueError(
-            f"'{info.folder}' is a head for another target: d2t names token {ids.max()} or one token twice, "
-            f"the target's vocabulary is {vocab_size}"
-        )
-    return ids

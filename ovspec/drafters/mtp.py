@@ -6,6 +6,7 @@ import numpy as np
 
 from ovspec.drafters.head_fit import check_states, read_head, share_with_target
 from ovspec.drafters.recurrent_head import RecurrentHead
+from ovspec.drafters.target_ids import TargetIds
 from ovspec.operations.backends import Backends
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
@@ -28,7 +29,8 @@ def load_mtp(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chun
     parts = whole_head(read_head(info))
     check_states(info, parts, target, 1)
     share_with_target(info, parts, target)
-    own, ids = ModelInfo.read(info.folder), np.arange(target.vocab_size)
+    own = ModelInfo.read(info.folder)
+    ids = TargetIds(np.arange(target.vocab_size), target.vocab_size)
     runner = ModelRunner(parts.head, backends=backends)
     positions = own.max_position_embeddings
-    return RecurrentHead("mtp", runner, None, ids, target.vocab_size, prefill_chunk, positions)
+    return RecurrentHead("mtp", runner, None, ids, prefill_chunk, positions)

@@ -17,6 +17,7 @@ from ovspec.drafters.draft_tree import DraftTree
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.drawing import draw
 from ovspec.drafters.joined_states import JoinedStates
+from ovspec.drafters.target_ids import TargetIds
 from ovspec.generation.sequence import Sequence
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
@@ -27,8 +28,7 @@ class RecurrentHead(CachedHead):
 
     Args:
         name, runner, join, prefill_chunk, positions: as of `CachedHead`.
-        target_ids: i64 `[draft vocabulary]`, the target's id of each of the head's tokens.
-        vocab_size: of the target.
+        ids: the target's, of its tokens.
     """
 
     shift = 1
@@ -38,15 +38,12 @@ class RecurrentHead(CachedHead):
         name: str,
         runner: ModelRunner,
         join: JoinedStates | None,
-        target_ids: NDArray[np.int64],
-        vocab_size: int,
+        ids: TargetIds,
         prefill_chunk: int,
         positions: int | None = None,
     ) -> None:
         super().__init__(name, runner, join, prefill_chunk, positions)
-        self._target_ids = target_ids
-        self._vocab_size = vocab_size
-        self._full = np.zeros((0, vocab_size), np.float32)
+        self._ids = ids
         self.why_no_trees = runner.why_no_tree_mask
 
     def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
@@ -110,18 +107,10 @@ class RecurrentHead(CachedHead):
         """Logits over the target's vocabulary and own states of the sampled rows."""
         result = self.runner.forward(batch)
         self.last_duration += result.duration
-        return self._in_target_ids(result.logits), np.array(result.states, np.float32)
+        return self._ids.spread(result.logits), np.array(result.states, np.float32)
 
     def _first_rows(self, sequences: SequenceOf[Sequence], indices: SequenceOf[int]) -> list[Rows]:
         """The true entries that a draft begins with."""
         return [
             self._entries(sequences[index], self._known(sequences[index]), returned=1) for index in indices
         ]
-
-    def _in_target_ids(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Logits over the target's vocabulary, valid until the next; unknown tokens have -inf."""
-        if len(self._full) < len(logits):
-            self._full = np.full((len(logits), self._vocab_size), -np.inf, np.float32)
-        full = self._full[: len(logits)]
-        full[:, self._target_ids] = logits
-        return full

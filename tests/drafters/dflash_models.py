@@ -37,16 +37,29 @@ CONFIG: dict[str, Any] = {
 
 
 class Reference(nn.Module):
-    """A head by the paper's definition, without a cache. Its parameters have the names of checkpoints."""
+    """A head by the paper's definition, without a cache. Its parameters have the names of checkpoints.
 
-    def __init__(self, embedding: Tensor, output: Tensor, seed: int = 0) -> None:
+    Args:
+        embedding, output: weights of the target's layers.
+        own: whether it drafts every other token only, with an output layer of its own.
+        anchor: whether the first token of a block drafts too, and each the one behind it.
+    """
+
+    def __init__(
+        self, embedding: Tensor, output: Tensor, seed: int = 0, own: bool = False, anchor: bool = False
+    ) -> None:
         super().__init__()
+        self.anchor, self.ids = anchor, torch.arange(0, VOCAB, 2 if own else 1)
         torch.manual_seed(seed)
         self.fc = nn.Linear(len(IDS) * HIDDEN, HIDDEN, bias=False)
         self.hidden_norm = nn.RMSNorm(HIDDEN, EPS)
         self.layers = nn.ModuleList([Layer() for _ in range(OWN_LAYERS)])
         self.norm = nn.RMSNorm(HIDDEN, EPS)
         self._shared = embedding, output
+        if own:
+            self.lm_head = nn.Linear(HIDDEN, len(self.ids), bias=False)
+            self.register_buffer("d2t", self.ids - torch.arange(len(self.ids)))
+            self.register_buffer("t2d", torch.isin(torch.arange(VOCAB), self.ids))
 
     def forward(self, inputs_embeds: Tensor, hidden_states: Tensor, position_ids: Tensor) -> Tensor:
         """What the output layer reads for a block.
@@ -63,29 +76,34 @@ class Reference(nn.Module):
         return self.norm(hidden)
 
     def logits(self, tokens: list[int], states: Tensor, count: int) -> Tensor:
-        """Of the next `count` tokens, from the states `[tokens - 1, states]` before the last."""
+        """Of the next `count` tokens, over those of the head, from the states `[tokens - 1, states]`."""
         embedding, output = self._shared
-        block = torch.tensor([tokens[-1]] + [MASK] * count)
+        block = torch.tensor([tokens[-1]] + [MASK] * (count - self.anchor))
         positions = torch.arange(len(states) + len(block))
         hidden = self(embedding[block][None], states[None], positions[None])[0]
-        return hidden[1:] @ output.T
+        found: Tensor = hidden[-count:] @ (self.lm_head.weight if hasattr(self, "lm_head") else output).T
+        return found
 
     def draft(self, tokens: list[int], states: Tensor, count: int) -> list[int]:
         """The greedy draft after `tokens`."""
         with torch.no_grad():
-            found: list[int] = self.logits(tokens, states, min(count, BLOCK - 1)).argmax(-1).tolist()
+            logits = self.logits(tokens, states, min(count, BLOCK - 1 + self.anchor))
+        found: list[int] = self.ids[logits.argmax(-1)].tolist()
         return found
 
     def train_on(self, texts: list[tuple[list[int], Tensor]], steps: int) -> None:
         """Learn blocks of texts by heart."""
         optimizer = torch.optim.Adam(self.parameters(), 3e-3)
+        places = {int(token): place for place, token in enumerate(self.ids)}
         for step in range(steps):
             tokens, states = texts[step % len(texts)]
             loss = torch.zeros(())
             for begin in torch.randint(len(tokens) - 42, len(tokens) - BLOCK, (4,)).tolist():
                 begin = max(2, begin)
                 logits = self.logits(tokens[:begin], states[: begin - 1], BLOCK - 1)
-                loss = loss + cross_entropy(logits, torch.tensor(tokens[begin : begin + BLOCK - 1]))
+                labels = [places.get(token, -100) for token in tokens[begin : begin + BLOCK - 1]]
+                if any(label >= 0 for label in labels):
+                    loss = loss + cross_entropy(logits, torch.tensor(labels))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -96,7 +114,9 @@ class Reference(nn.Module):
         save_file(
             {name: w.detach().clone() for name, w in self.state_dict().items()}, folder / "model.safetensors"
         )
-        (folder / "config.json").write_text(json.dumps({**CONFIG, **config}))
+        own = {"draft_vocab_size": len(self.ids)} if hasattr(self, "lm_head") else {}
+        anchor = {"sample_from_anchor": True} if self.anchor else {}
+        (folder / "config.json").write_text(json.dumps({**CONFIG, **own, **anchor, **config}))
         return folder
 
 

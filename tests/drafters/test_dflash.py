@@ -25,20 +25,24 @@ from ovspec.pipeline.models.head_model import draft_choices
 from ovspec_models.folder.head_info import head_kind
 from ovspec_models.heads import export_head, open_head
 
+#: What a head may have more: tokens of its own, and a first token of the block that drafts too.
+VARIANTS = {"own": {"own": True}, "anchor": {"anchor": True}, "both": {"own": True, "anchor": True}}
+
 
 @functools.cache
-def reference() -> Reference:
+def reference(name: str = "") -> Reference:
     models = pair()
     weights = models.model.get_input_embeddings().weight, models.model.get_output_embeddings().weight
-    made = Reference(*(weight.detach() for weight in weights))
+    made = Reference(*(weight.detach() for weight in weights), **VARIANTS.get(name, {}))
     texts = [models.greedy(prompt, 40) for prompt in models.prompts]
     made.train_on([(text, models.states(text, BOUNDARIES)) for text in texts], 300)
-    export_head(open_head(made.save(models.folder / "dflash"), "dflash"), models.info, folder(), "fp32")
+    checkpoint = open_head(made.save(models.folder / f"dflash {name}"), "dflash")
+    export_head(checkpoint, models.info, folder(name), "fp32")
     return made
 
 
-def folder() -> Path:
-    return pair().folder / "dflash_draft"
+def folder(name: str = "") -> Path:
+    return pair().folder / f"dflash_draft {name}"
 
 
 def load(path: Path, attention: Any = "native") -> DFlashDrafter:
@@ -50,9 +54,9 @@ def load(path: Path, attention: Any = "native") -> DFlashDrafter:
 
 
 @functools.cache
-def head() -> DFlashDrafter:
-    reference()
-    return load(folder())
+def head(name: str = "") -> DFlashDrafter:
+    reference(name)
+    return load(folder(name))
 
 
 @pytest.mark.parametrize("count", by_tier([DRAFT, BLOCK + 4], [BLOCK + 4]))
@@ -65,6 +69,28 @@ def test_acceptance_is_the_references(count: int) -> None:
         shifted = (*BOUNDARIES[:place], boundary - 1, *BOUNDARIES[place + 1 :])
         # A head of its own: others would find its entries of these prompts.
         assert outcomes(load(folder()), shifted, count) != expected, f"{boundary} shifted goes unnoticed"
+
+
+@pytest.mark.parametrize("name", by_tier(VARIANTS, ["both"]))
+def test_acceptance_is_the_references_with_tokens_of_its_own_or_from_the_anchor(name: str) -> None:
+    models, count = pair(), BLOCK + 4
+    expected = expected_outcomes(
+        reference(name).draft, lambda text: models.states(text, BOUNDARIES), count, at_least=0.1
+    )
+    assert outcomes(head(name), BOUNDARIES, count) == expected
+
+
+def test_a_head_of_its_own_tokens_that_is_not_whole(tmp_path: Path) -> None:
+    checkpoint = reference("own").save(tmp_path / "dflash")
+    arrays = {name: array.clone() for name, array in load_file(checkpoint / "model.safetensors").items()}
+    for changed, said in (
+        ({name: array for name, array in arrays.items() if name != "d2t"}, "has no weight d2t"),
+        ({**arrays, "lm_head.weight": torch.zeros(VOCAB, HIDDEN)}, r"lm_head\.weight has the shape"),
+        ({**arrays, "d2t": arrays["d2t"] * 0}, "d2t and t2d name other tokens"),
+    ):
+        save_file(changed, checkpoint / "model.safetensors")
+        with pytest.raises(ValueError, match=said):
+            open_head(checkpoint, "dflash")
 
 
 @pytest.mark.parametrize("compressed", [False, True])

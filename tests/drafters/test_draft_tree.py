@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import math
 from typing import Any
 
@@ -15,6 +16,7 @@ from tiers import by_tier
 
 from ovspec.drafters.draft_tree import DraftTree
 from ovspec.drafters.drafter import Proposal
+from ovspec.drafters.parallel_draft import parallel_draft
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
 from ovspec.generation.sequence import Sequence
 from ovspec.sampling.sampling import Distribution
@@ -87,6 +89,34 @@ def test_a_greedy_tree_is_the_references(name: str, count: int, width: int, leve
     assert dict(zip(paths(proposal), proposal.confidences, strict=True)) == pytest.approx(expected, rel=1e-5)
     assert passes <= levels
     proposal.checked("tree", count, VOCAB)
+
+
+def best_first(places: NDArray[np.float64], count: int) -> dict[Context, float]:
+    """DDTree's tree (arXiv 2604.12989): the prefixes of highest product of their places' probabilities."""
+    found: dict[Context, float] = {}
+    waiting: list[tuple[float, Context]] = [(-1.0, ())]
+    while waiting and len(found) <= count:
+        product, path = heapq.heappop(waiting)
+        found[path] = -product
+        if len(path) < len(places):
+            for token, p in enumerate(places[len(path)]):
+                heapq.heappush(waiting, (product * p, (*path, token)))
+    return {path: p for path, p in found.items() if path}
+
+
+@pytest.mark.parametrize("sharpness", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("count", [1, 3, 8, 16])
+def test_a_tree_as_wide_as_its_nodes_is_the_best_of_all(count: int, sharpness: float) -> None:
+    """Where places are known together: nothing that DDTree would take is cut off."""
+    logits = sharpness * np.random.default_rng(count).normal(size=(5, VOCAB)).astype(np.float32)
+    width, levels = max(2, count), min(5, count)
+    options = {"branching_factor": width, "tree_depth": levels, "num_assistant_tokens": count}
+    sequence = Sequence.start([], 9, settings_of(False, **options), 0)
+    proposal = parallel_draft(sequence, count, logits)
+    places = np.exp(logits.astype(np.float64))
+    expected = best_first((places / places.sum(1, keepdims=True))[:levels], count)
+    assert proposal.confidences is not None
+    assert dict(zip(paths(proposal), proposal.confidences, strict=True)) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_tree_of_unlikely_nodes_needs_no_further_passes() -> None:

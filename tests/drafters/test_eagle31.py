@@ -38,6 +38,11 @@ def exported(made: Reference31, folder: Path, **config: Any) -> Path:
     return folder / "draft"
 
 
+@functools.cache
+def head(name: str) -> RecurrentHead:
+    return load(exported(reference(name), pair().folder / f"eagle31 {name}"))
+
+
 def load(folder: Path) -> RecurrentHead:
     choices = draft_choices(ovspec.draft_model(folder), pair().info, "dense", "CPU", "native", F32, None)
     assert choices is not None

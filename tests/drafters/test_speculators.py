@@ -1,6 +1,6 @@
 """Heads in the formats of the package speculators, made by it: exported they compute what it computes.
 
-`pip install --no-deps speculators==0.9.0`, and pydantic-settings and loguru with it.
+`pip install --no-deps speculators==0.9.0`, and pydantic-settings, loguru, datasets and hs-connectors with it.
 """
 
 from __future__ import annotations
@@ -133,24 +133,29 @@ def test_eagle3(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(logits[-1], seen[1][row], atol=TOLERANCE, rtol=0)
 
 
-def test_dflash(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("own", "anchor"), [(False, False), (True, False), (True, True)])
+def test_dflash(own: bool, anchor: bool, tmp_path: Path) -> None:
     """Its reference, with which the drafter is compared elsewhere, computes what the package computes."""
     from speculators.models.dflash import DFlashDraftModel, DFlashSpeculatorConfig
 
+    ids = torch.arange(0, VOCAB, 2 if own else 1)
     config = DFlashSpeculatorConfig(
         transformer_layer_config=layers_config("qwen3", num_hidden_layers=2),
-        draft_vocab_size=VOCAB,
+        draft_vocab_size=len(ids),
+        sample_from_anchor=anchor,
         block_size=BLOCK,
         mask_token_id=MASK,
         aux_hidden_state_layer_ids=list(DFLASH_BOUNDARIES),
         speculators_config=about("dflash"),
     )
     model = with_weights(DFlashDraftModel(config))
+    if own:
+        model.load_vocab_mappings(torch.isin(torch.arange(VOCAB), ids), ids - torch.arange(len(ids)))
     model.save_pretrained(tmp_path)
     states, tokens = torch.randn(TOKENS, 2 * HIDDEN), torch.randint(0, VOCAB - 1, (TOKENS,))
-    anchor = TOKENS - 2 * BLOCK
+    place = TOKENS - 2 * BLOCK
     wanted = torch.zeros(1, TOKENS)
-    wanted[0, anchor] = 1.0  # the only place that a block may begin at
+    wanted[0, place] = 1.0  # the only place that a block may begin at
     with torch.no_grad():
         _, found, _, _, places = model._backbone_forward(
             states[None],
@@ -160,14 +165,16 @@ def test_dflash(tmp_path: Path) -> None:
             torch.zeros(1, TOKENS, dtype=torch.long),
             max_anchors=1,
         )
-    assert places[0] == anchor
-    made = Reference(model.embed_tokens.weight.detach(), model.lm_head.weight.detach())
+    assert places[0] == place
+    made = Reference(
+        model.embed_tokens.weight.detach(), model.lm_head.weight.detach(), own=own, anchor=anchor
+    )
     checkpoint = open_head(tmp_path, "dflash")
     assert boundaries_of(checkpoint.config) == DFLASH_BOUNDARIES
     made.load_state_dict(load_file(tmp_path / "model.safetensors"))
     with torch.no_grad():
-        got = made.logits(tokens[: anchor + 1].tolist(), states[:anchor], BLOCK - 1)
-    torch.testing.assert_close(got, found[0, 1:], atol=TOLERANCE, rtol=0)
+        got = made.logits(tokens[: place + 1].tolist(), states[:place], BLOCK - 1 + anchor)
+    torch.testing.assert_close(got, found[0, 0 if anchor else 1 :], atol=TOLERANCE, rtol=0)
 
 
 #: Kinds whose drafts need what ovspec does not compute, and their classes.

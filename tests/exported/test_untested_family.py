@@ -19,7 +19,7 @@ from ovspec.cli.options.failures import is_refusal
 from ovspec.proofs.reference_check import probe
 from ovspec_models import ModelInfo, export_model
 from ovspec_models.folder.model_types import LIKE
-from ovspec_models.folder.unpaged_types import UNPAGED
+from ovspec_models.folder.unpaged_types import LATENT, UNPAGED
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 
@@ -64,6 +64,20 @@ def test_attention_that_cannot_be_paged(
     )
     with pytest.raises(ValueError, match=rf"^[^\n]*{said}[^\n]*with transformers instead$"):
         ovspec.LLMPipeline(folder)
+
+
+@pytest.mark.parametrize("kind", LATENT)
+def test_models_over_latents_are_refused_before_the_export(tmp_path: Path, kind: str) -> None:
+    """Also where this version of transformers does not know the type."""
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 96, "hidden_size": 64}
+    checkpoint = write_checkpoint(
+        Tiny("LlamaConfig", {**sizes, "vocab_size": VOCAB}), tmp_path / "checkpoint"
+    )
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps({**config, "model_type": kind}))
+    with pytest.raises(ValueError, match=rf"^[^\n]*'{kind}' can't be served[^\n]*latents[^\n]*$"):
+        export_model(checkpoint, tmp_path / "ir", weight_format="fp32")
+    assert not (tmp_path / "ir").exists()
 
 
 def test_texts_beyond_a_chunk_are_refused_with_their_length(exported_family: Callable[[str], Path]) -> None:

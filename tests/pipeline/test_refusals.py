@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-import openvino_genai
 import pytest
 from openvino_genai import StreamerBase, StreamingStatus
 from prompts import PROMPTS, STORY
@@ -33,7 +32,6 @@ def folder_with(demo_ir: Path, place: Path, **defaults: object) -> Path:
 
 BAD_OPTIONS = {
     "unknown": ({"max_tokens": 3}, "max_tokens=3: generate has no such option"),
-    "parsers": ({"parsers": [openvino_genai.ReasoningParser()]}, "parsers="),
     "echo": ({"echo": "yes"}, "echo='yes': expected True or False"),
     "logprobs": ({"logprobs": -1}, "logprobs=-1: expected a whole number"),
     "prompt lookup": ({"max_ngram_size": 3}, "max_ngram_size=3: this pipeline looks no n-grams up"),

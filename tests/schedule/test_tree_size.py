@@ -63,10 +63,19 @@ def accepted(rate: float, least: float, rng: np.random.Generator) -> int:
 
 
 def speed(
-    schedule: Schedule, rates: tuple[float, ...], row: float, seed: int = 0, steps: int = 1500
+    schedule: Schedule,
+    rates: tuple[float, ...],
+    row: float,
+    seed: int = 0,
+    steps: int = 1500,
+    mixture: bool = False,
 ) -> float:
     """Tokens per microsecond, after the first steps."""
-    clock = Clock(Machine(lambda rows, context, scale: PASS + row * (rows - 1), lambda tokens: DRAFT), seed)
+
+    def cost(rows: int) -> float:
+        return PASS + row * (experts_read(rows) - experts_read(1) if mixture else rows - 1)
+
+    clock = Clock(Machine(lambda rows, context, scale: cost(rows), lambda tokens: DRAFT), seed)
     rng, tokens, measured = np.random.default_rng(seed + 1), 0, (0, 0.0)
     for step in range(steps):
         if step == steps // 3:
@@ -87,7 +96,7 @@ def speed(
             proposed=(proposed,),
             accepted=(gained,),
             draft_duration=clock.took(DRAFT) if asked else 0.0,
-            duration=clock.took(PASS + row * proposed) + clock.took(20.0),
+            duration=clock.took(cost(proposed + 1)) + clock.took(20.0),
             matches=(0,),
             judged=(LEVELS if asked else 0,),
             agreed=(gained,),
@@ -96,6 +105,20 @@ def speed(
         schedule.observe(outcome)
         tokens += gained + 1
     return (tokens - measured[0]) / (clock.work - measured[1])
+
+
+def experts_read(rows: int) -> float:
+    """Experts that rows read which choose 4 of 32 each: of many rows, some read what others have read."""
+    return 32 * (1 - (1 - 4 / 32) ** rows)
+
+
+@pytest.mark.parametrize("expert", [50.0, 500.0, 2_000.0])
+@pytest.mark.parametrize("text", TEXTS)
+def test_auto_is_near_the_best_fixed_size_of_a_mixture(text: str, expert: float) -> None:
+    """A tree is cut where the experts that its nodes read cost more than the nodes gain."""
+    fixed = {size: speed(Fixed(size), TEXTS[text], expert, mixture=True) for size in (2, 4, 8, NODES)}
+    auto = speed(AutoSchedule(NODES), TEXTS[text], expert, mixture=True)
+    assert auto > 0.93 * max(1 / (PASS + 20.0), *fixed.values())
 
 
 # At the last one no node is worth its row, and a draft that was paid for is dropped whole.
@@ -107,12 +130,13 @@ def test_auto_is_near_the_best_fixed_size(text: str, row: float) -> None:
     assert speed(AutoSchedule(NODES), TEXTS[text], row) > 0.93 * max(plain, *fixed.values())
 
 
-def test_trees_of_a_size_each_beat_every_fixed_size_and_every_node() -> None:
-    """Where the text changes between steps, confidence tells which nodes are worth their rows."""
+@pytest.mark.parametrize("mixture", [False, True])
+def test_trees_of_a_size_each_beat_every_fixed_size_and_every_node(mixture: bool) -> None:
+    """Where the text changes between steps, confidence tells which nodes are worth their rows or experts."""
     row, rates = 2_000.0, TEXTS["mixed"]
-    best = max(speed(Fixed(size), rates, row) for size in range(1, NODES + 1))
-    auto = speed(AutoSchedule(NODES), rates, row)
-    assert auto > 1.05 * best and auto > 1.1 * speed(Everything(NODES), rates, row)
+    best = max(speed(Fixed(size), rates, row, mixture=mixture) for size in range(1, NODES + 1))
+    auto = speed(AutoSchedule(NODES), rates, row, mixture=mixture)
+    assert auto > 1.05 * best and auto > 1.1 * speed(Everything(NODES), rates, row, mixture=mixture)
 
 
 def test_nodes_of_several_trees_compete_for_the_rows_of_one_pass() -> None:

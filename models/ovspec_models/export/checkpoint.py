@@ -14,6 +14,7 @@ from ovspec_models.folder.json_file import read_json
 from ovspec_models.folder.model_info import shape_of
 from ovspec_models.folder.shown import cut
 from ovspec_models.folder.tokenizer_check import compare_vocabularies
+from ovspec_models.folder.unpaged_types import LATENT
 
 _MOST_INDEX_BYTES = 1 << 28  # 60 layers of 384 experts with weights of 4 bits make 20 MB
 _TOKENIZER_PATTERNS = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken", "tokenization_*.py")
@@ -55,8 +56,14 @@ class Checkpoint:
             "cache_dir": None if cache_dir is None else str(cache_dir),
         }
         try:
-            from transformers import AutoConfig, AutoTokenizer
+            from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
+            said, _ = PretrainedConfig.get_config_dict(location, cache_dir=options["cache_dir"])
+        except Exception as error:
+            raise ValueError(_unreadable(argument, location, is_local, error)) from error
+        if not trust_remote_code:
+            _refuse_latents(argument, location, said.get("model_type"))
+        try:
             config = AutoConfig.from_pretrained(location, **options)
             tokenizer = AutoTokenizer.from_pretrained(location, **options)
         except Exception as error:  # what a file of unexpected contents raises has no class in common
@@ -81,6 +88,16 @@ class Checkpoint:
                 f"draft_model '{draft.name}' has vocab_size {draft.vocab_size}, expected more than the "
                 f"tokenizer's highest token id {highest}; use a draft trained with the target's tokenizer"
             )
+
+
+def _refuse_latents(argument: str, location: str, model_type: object) -> None:
+    if model_type in LATENT:
+        raise ValueError(
+            f"{argument} '{location}': models of type {model_type!r} can't be served: optimum-intel exports "
+            "the code of their authors alone (--trust-remote-code, transformers up to 4.53.3), and "
+            "transformers' own keeps latents in place of keys and values from 5.15 on, which OpenVINO can't "
+            "page; run them with transformers"
+        )
 
 
 def _quantised(config: Any) -> str | None:

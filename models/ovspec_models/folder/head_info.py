@@ -103,6 +103,8 @@ class HeadInfo:
         norms: those of `NORMS` that its config.json asks for.
         block: of a head that drafts blocks, their tokens, the one before the draft counted, and the id that
             stands for a token to come; else `None`.
+        samples_anchor: whether each token of a block gives the one behind it.
+        own_output: whether it drafts tokens of its own, and does not share the target's output layer.
     """
 
     folder: Path
@@ -114,6 +116,8 @@ class HeadInfo:
     own_embedding: bool
     norms: frozenset[str] = frozenset()
     block: tuple[int, int] | None = None
+    samples_anchor: bool = False
+    own_output: bool = False
 
     @classmethod
     def read(cls, folder: str | Path) -> HeadInfo:
@@ -137,6 +141,8 @@ class HeadInfo:
             own_embedding=bool(config.get(OWN_EMBEDDING, False)),
             norms=norms_of(config),
             block=_block(path, config) if kind == "dflash" else None,
+            samples_anchor=config.get("sample_from_anchor") is True,
+            own_output=config.get("draft_vocab_size") not in (None, config.get("vocab_size")),
         )
 
     def check_target(self, hidden_size: int, layers: int, vocab_size: int) -> None:

@@ -10,3 +10,5 @@ UNPAGED = {
     **dict.fromkeys(("gpt_neox_japanese", "xglm"), _WRITTEN_OUT),
     "diffllama": "they compute with cached values before attention, and OpenVINO pages values as they are",
 }
+#: Types whose attention is over latents, exported by their authors' code alone.
+LATENT = ("deepseek_v2", "deepseek_v3", "minicpm3")

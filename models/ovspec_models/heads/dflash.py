@@ -15,8 +15,14 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.folder.head_info import OWN_EMBEDDING, boundaries_of
-from ovspec_models.folder.shown import shown
-from ovspec_models.heads.checkpoint import MOST_LAYERS, CheckpointWeights, HeadCheckpoint, head_model
+from ovspec_models.heads.checkpoint import (
+    MOST_LAYERS,
+    CheckpointWeights,
+    HeadCheckpoint,
+    head_model,
+    is_buffer,
+)
+from ovspec_models.heads.draft_vocabulary import check_tables
 from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.attention import attention
@@ -32,7 +38,7 @@ DFLASH_SETTINGS = HeadSettings(
     read=(*OF_LAYERS, "num_hidden_layers", "draft_vocab_size", *_BLOCK),
     values={
         **AS_COMPUTED,
-        "sample_from_anchor": (False,),
+        "sample_from_anchor": (False, True),
         "sliding_window_non_causal": (False, True),  # there are no windows
     },
     inside={"dflash_config": ("target_layer_ids", *_BLOCK)},
@@ -47,21 +53,25 @@ def dflash_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -
     """
     arrays = dflash_arrays(checkpoint)
     weights = CheckpointWeights(arrays, weight_format == "fp32")
-    return dflash_graph(dflash_shape(checkpoint), weights, arrays["fc.weight"].shape[1])
+    states = arrays["fc.weight"].shape[1]
+    return dflash_graph(dflash_shape(checkpoint), weights, states, arrays.get("d2t"))
 
 
-def dflash_graph(shape: ModelShape, weights: Weights, states: int) -> ov.Model:
+def dflash_graph(
+    shape: ModelShape, weights: Weights, states: int, offsets: NDArray[Any] | None = None
+) -> ov.Model:
     """The graph of a head.
 
     Inputs ``input_ids``, ``hidden_states`` f32 ``[batch, rows, states]``, ``attention_mask``,
     ``position_ids``, ``beam_idx``, and ``block_rows`` i64 ``[block rows]``, which rows are of a block; output
     ``logits`` f32 ``[batch, rows, vocabulary]``, of meaning for these. Embedding and output layer have one
-    token; the target's replace them when the head is loaded.
+    token; the target's replace them when the head is loaded, but an output layer of the head's own tokens.
 
     Args:
         shape: of the layers.
         weights: by their names in checkpoints, and the two that stand for the target's.
         states: size of the target's joined states.
+        offsets: `d2t` of a head with tokens of its own, then an output too.
     """
     inputs, block = text_inputs(), parameter(BLOCK_ROWS, ov.Type.i64, -1)
     given = parameter("hidden_states", ov.Type.f32, -1, -1, states)
@@ -90,7 +100,10 @@ def dflash_graph(shape: ModelShape, weights: Weights, states: int) -> ov.Model:
         stores += assigns
         hidden = add_ffn(ops.add(hidden, of_block(mixed)), shape, weights, name)
     logits = linear(rms_norm(among_all(hidden), weights, "norm.weight", eps), weights, _OUTPUT)
-    return head_model("dflash", {"logits": logits}, [inputs.ids, given, *inputs[1:], block], stores)
+    outputs = {"logits": logits}
+    if offsets is not None:
+        outputs["d2t"] = ops.constant(offsets.astype(np.int64))
+    return head_model("dflash", outputs, [inputs.ids, given, *inputs[1:], block], stores)
 
 
 def dflash_shape(checkpoint: HeadCheckpoint) -> ModelShape:
@@ -112,18 +125,22 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     boundaries = boundaries_of(config)
     if boundaries is None:
         raise ValueError(f"{where}: config.json has no target_layer_ids in dflash_config; get the head again")
-    drafted, vocab_size = config.get("draft_vocab_size"), config.get("vocab_size")
-    if drafted not in (None, vocab_size):
-        raise ValueError(
-            f"{where}: draft_vocab_size of config.json is {shown(drafted)}, only DFlash heads that draft all "
-            f"{shown(vocab_size)} tokens are known; take another head"
-        )
     arrays: dict[str, NDArray[Any]] = {}
     for name, wanted in dflash_weights(shape, len(boundaries)).items():
         arrays[name] = checkpoint.array(name, f"model.{name}", dims=wanted)
     for name in (_EMBEDDING, _OUTPUT):
         arrays[name] = np.zeros((1, shape.hidden_size), np.float32)
+    if config.get("draft_vocab_size") not in (None, config.get("vocab_size")):
+        drafted = checkpoint.count("draft_vocab_size")
+        arrays[_OUTPUT] = checkpoint.array(_OUTPUT, dims=(drafted, shape.hidden_size))
+        arrays["d2t"] = checkpoint.array("d2t", dims=(drafted,))
+        check_tables(checkpoint.folder, arrays["d2t"], checkpoint.arrays.get("t2d"))
     return arrays
+
+
+def dflash_ignores(name: str) -> bool:
+    """Whether a weight changes nothing: which tokens it can draft, d2t says too."""
+    return name == "t2d" or is_buffer(name)
 
 
 def dflash_weights(shape: ModelShape, boundaries: int) -> dict[str, tuple[int, ...]]:

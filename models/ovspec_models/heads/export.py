@@ -24,7 +24,13 @@ from ovspec_models.folder.head_info import (
 )
 from ovspec_models.folder.model_info import ModelInfo, read_shape
 from ovspec_models.heads.checkpoint import HeadCheckpoint, is_buffer, read_config
-from ovspec_models.heads.dflash import DFLASH_SETTINGS, dflash_arrays, dflash_facts, dflash_model
+from ovspec_models.heads.dflash import (
+    DFLASH_SETTINGS,
+    dflash_arrays,
+    dflash_facts,
+    dflash_ignores,
+    dflash_model,
+)
 from ovspec_models.heads.eagle3 import (
     EAGLE3_SETTINGS,
     eagle3_arrays,
@@ -73,7 +79,7 @@ class _Kind:
 
 _KINDS = {
     "eagle3": _Kind(eagle3_arrays, eagle3_facts, eagle3_model, EAGLE3_SETTINGS, eagle3_ignores, trained=True),
-    "dflash": _Kind(dflash_arrays, dflash_facts, dflash_model, DFLASH_SETTINGS),
+    "dflash": _Kind(dflash_arrays, dflash_facts, dflash_model, DFLASH_SETTINGS, dflash_ignores),
     "mtp": _Kind(mtp_arrays, mtp_facts, mtp_model, MTP_SETTINGS, mtp_ignores, mtp_reads),
     "medusa": _Kind(medusa_arrays, medusa_facts, medusa_model, MEDUSA_SETTINGS),
     "hydra": _Kind(

@@ -34,7 +34,7 @@ class _Kind:
         load: its drafter, from its folder, for a target, with the operations and the rows of a prompt's pass.
         boundaries: those that it reads, of the target's number of layers; `None`: config.json names them.
         own: boundaries whose states it returns, of its own number of layers.
-        shares_output: whether it has the target's output layer beside its own weights.
+        shares_output: whether it has the target's output layer beside its own weights, unless it has its own.
     """
 
     load: Callable[[HeadInfo, ModelInfo, Backends, int], Drafter]
@@ -103,7 +103,7 @@ class HeadChoices:
                 "get the head again"
             )
         info = ModelInfo.read(draft.models_path)
-        if kind.shares_output:
+        if kind.shares_output and not head.own_output:
             info = replace(info, shared_bytes=target.output_bytes())
         head.check_target(target.hidden_size, target.num_hidden_layers, target.vocab_size)
         device = resolve_device(draft.device or device)

@@ -156,8 +156,8 @@ class ModelRunner:
         self.adapters = ModelAdapters(facts.adapted)
         self._adapter_rows = AdapterRows() if facts.adapted else None
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
-        self._by_rows = (self._adapter_rows, self.computed_layers, self.recurrent, self.visual)
-        self._parts = (*limits, *self._by_rows, self._draft_plan)
+        rows = (self._adapter_rows, self.computed_layers, self.recurrent, self.visual)
+        self._parts = (*limits, *rows, self._draft_plan)
         self._inputs = PassInputs(self.request, self._input_names(), self.backends.native)
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
@@ -264,7 +264,7 @@ class ModelRunner:
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
         limits = (self._expert_budgets, self._ffn_limits)
-        for part in (*limits, *self._by_rows):
+        for part in (*limits, self._adapter_rows, self.computed_layers, self.recurrent, self.visual):
             inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         duration = self._inputs.infer() + recomputed

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from openvino_genai import ChatHistory
+from pictures.reference import Reference, pixels
 from settings import F32
 from tiny_pictures import PICTURES
 
@@ -29,6 +32,31 @@ def test_a_picture_behind_the_window_is_refused(folder: Path) -> None:
     with pytest.raises(InvalidValueError, match=r"its last picture ends at token .*, .* the first 128"):
         pipeline.generate(text, images=PICTURES[0])
     assert pipeline.generate("go on", images=PICTURES[0], max_new_tokens=2).texts
+
+
+def test_logits_are_those_of_transformers_and_not_causal(folder: Path) -> None:
+    import torch
+
+    pipeline, reference = ovspec.VLMPipeline(folder, "CPU", **F32), Reference(folder.parent / "checkpoint")
+    prompts, picture = pipeline.picture_prompts, PICTURES[0]
+    history = ChatHistory([{"role": "user", "content": prompts.marked("What is it?", 0, 1)}])
+    made = prompts.turn(history, [prompts.encode(pixels(picture))])
+    inputs = reference.inputs([picture, "What is it?"])
+    assert inputs["input_ids"][0].tolist() == made.tokens
+    with torch.no_grad():
+        expected = reference.model(**inputs).logits[0].numpy()
+
+    def apart(visual: VisualPrompt) -> float:
+        """How far all logits of the prompt are from transformers', of their spread."""
+        sequence, count = CachedSequence(visual=visual), len(made.tokens)
+        rows = Rows(sequence, np.array(made.tokens), sampled=count, is_prompt=True)
+        found = pipeline.runner.forward([rows]).logits.copy()
+        pipeline.runner.release(sequence)
+        return float(np.abs(found - expected).max() / expected.std())
+
+    assert made.visual is not None
+    assert apart(made.visual) < 2e-4
+    assert apart(replace(made.visual, runs=())) > 1e-2
 
 
 def test_rows_of_pictures_are_pieces_that_see_all_of_it() -> None:

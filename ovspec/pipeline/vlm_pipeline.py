@@ -58,6 +58,8 @@ class VLMPipeline(LoadedPipeline):
         given = self.runner.backends.plugin_properties.items()
         properties = {name: value for name, value in given if not name.startswith(_OF_CACHES)}
         vision = read_vision(folder, self.runner.backends.device, properties)
+        if vision.window and self.runner.attention.backend == "stock":
+            vision.window = 2**31  # OpenVINO's own attention has windows for rows of pictures
         self._prompts = PicturePrompts(self._chat_prompts, vision)
         self._pictures: list[Encoded] = []  # of the chat
 

@@ -168,6 +168,7 @@ class PicturePrompts:
         if last > window:
             raise InvalidValueError(
                 f"prompt: its last picture ends at token {last}, and those of this model are served within "
-                f"the first {window}, the sliding window of its layers: give fewer, or put them in front"
+                f"the first {window}, the sliding window of its layers: put them in front, or use "
+                "attention='stock'"
             )
         return tuple((int(run[0]), int(run[-1]) + 1) for run in places)

@@ -61,8 +61,11 @@ class Planner:
         for (schedule, _), requests in together.items():
             before, plan = None, schedule.constant
             if plan is None:
-                before = self._state(requests, most_draft)
-                plan = schedule.plan(before)
+                known = self._state(requests, most_draft)
+                if _has_choice(known):
+                    before, plan = known, schedule.plan(known)
+                else:
+                    plan = Plan(0, known.budget_scales[0])
             steps = self._steps(requests, plan, most_draft)
             planned |= zip(requests, steps, strict=True)
             if before is not None:
@@ -152,6 +155,12 @@ class Planner:
 
     def _unread(self, requests: SequenceOf[RequestState]) -> int:
         return self._drafter.unread([state.sequence for state in requests]) if self._drafter else 0
+
+
+def _has_choice(state: StepState) -> bool:
+    """Whether there is anything to decide: who drafts, how much is read, or when it is confirmed."""
+    drafts = state.has_lookup or state.has_model
+    return drafts or len(state.budget_scales) > 1 or bool(state.commit_intervals)
 
 
 def _rows(requests: SequenceOf[RequestStep]) -> int:

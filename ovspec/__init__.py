@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ovspec.modes.sparse_prefill import SparsePrefill
     from ovspec.pipeline.models.draft_model import draft_model
     from ovspec.pipeline.pipeline import LLMPipeline
+    from ovspec.pipeline.vlm_pipeline import VLMPipeline
     from ovspec_models.folder.sparse_verify import SparseVerify
     from ovspec_ops import extension_path
 
@@ -38,6 +39,7 @@ __all__ = [
     "StreamerBase",
     "StreamingStatus",
     "TokenizedInputs",
+    "VLMPipeline",
     "draft_model",
     "extension_path",
 ]
@@ -60,6 +62,7 @@ _MODULES = {
     "StreamerBase": "openvino_genai",
     "StreamingStatus": "openvino_genai",
     "TokenizedInputs": "openvino_genai",
+    "VLMPipeline": "ovspec.pipeline.vlm_pipeline",
     "draft_model": "ovspec.pipeline.models.draft_model",
     "extension_path": "ovspec_ops",
 }

@@ -77,7 +77,13 @@ FAMILIES = (
         _GATED,
         note="attention without its soft-capping, as in transformers with its default (sdpa) attention",
     ),
-    Family("Gemma 3", ("gemma3_text",), _ALTERNATING, _GATED, note="text models; images are not read"),
+    Family(
+        "Gemma 3",
+        ("gemma3_text",),
+        _ALTERNATING,
+        _GATED,
+        note="text models, and those with [pictures](pictures.md)",
+    ),
     Family(
         "Gemma 3n",
         ("gemma3n_text",),
@@ -123,7 +129,13 @@ FAMILIES = (
     Family("MPT", ("mpt",), "", "", refused=_LOST_ALIBI),
 )
 
+#: Text parts of models that read pictures, whose types have no text models of their own.
+OF_PICTURES = (
+    Family("Qwen2.5-VL", ("qwen2_5_vl_text",), _FULL, _GATED),
+    Family("Qwen3-VL", ("qwen3_vl_text",), _FULL, _GATED),
+)
+
 
 def family_of(model_type: str) -> Family | None:
     """The family of a ``model_type``, `None` for one that was not tested."""
-    return next((family for family in FAMILIES if model_type in family.model_types), None)
+    return next((family for family in (*FAMILIES, *OF_PICTURES) if model_type in family.model_types), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ovspec.adapters.model_adapters import LoadedBlend
 from ovspec.cache.cache_memory import CacheBlocks, HostBlocks, NewBlocks
 from ovspec.cache.sequence_states import SequenceStates
+from ovspec.cache.visual_prompt import VisualPrompt
 from ovspec.devices.freed_memory import give_back_freed_memory
 from ovspec_transforms import CACHE_SIDES, CACHE_TABLE
 
@@ -58,6 +59,7 @@ class CachedSequence:
         long_rope: whether its keys have the long frequencies of such a model.
         states: those of layers without keys and values, if the model has such.
         adapters: what its rows add to the model's layers; `None`: nothing.
+        visual: what pictures bring to it; `None`: nothing.
     """
 
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -68,6 +70,7 @@ class CachedSequence:
     long_rope: bool = False
     states: SequenceStates | None = None
     adapters: LoadedBlend | None = None
+    visual: VisualPrompt | None = None
 
     def rollback(self, length: int) -> None:
         """Drop every token from `length` on; with linear attention, go back to the longest state held.
@@ -99,6 +102,10 @@ class CachedSequence:
         """Keep all states from behind `since` tokens on, to roll back to any of them; `None`: the last."""
         if self.states is not None:
             self.states.since = since
+
+    def keyed(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Tokens as others know them: those of a picture are alike where the pictures are."""
+        return tokens if self.visual is None else self.visual.keyed(tokens)
 
     def clear(self) -> None:
         """Forget everything; the blocks are somebody else's now."""

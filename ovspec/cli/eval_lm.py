@@ -10,7 +10,8 @@ import click
 from ovspec.cli.options.extras import need_extra
 from ovspec.cli.options.forms import COUNT, PATH, typed_option
 from ovspec.cli.options.help import ShortHelpCommand
-from ovspec.cli.options.pipeline import max_context_option, pipeline_options, serving_pipeline
+from ovspec.cli.options.pipeline import max_context_option, pipeline_options, serving_pipeline_as
+from ovspec.pipeline.pipeline import LLMPipeline
 
 COMMON = (
     *("model", "tasks", "include_path", "limit", "draft_model", "drafter", "verify", "budget"),
@@ -45,7 +46,7 @@ def lm(
     for name, value in (("--include_path", include_path), ("--limit", limit)):
         arguments += [] if value is None else [name, str(value)]
     folder = options["model"]
-    pipeline = serving_pipeline(options)
+    pipeline = serving_pipeline_as(LLMPipeline, options)
     from ovspec.eval.harness import run_harness
 
     run_harness(pipeline, str(folder), [*arguments, *harness])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ovspec.cli.options.pipeline import (
     answer_options,
     beam_options,
     generation_options,
+    pipeline_as,
     pipeline_from,
     pipeline_options,
     prefix_option,
@@ -30,7 +32,10 @@ from ovspec.eval.in_force import SelectionInForce, prefill_in_force, verify_in_f
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.results import FINISH_WORDS, DecodedResults
 from ovspec.modes.verify_mode import VerifyMode
+from ovspec.pipeline.loaded_pipeline import LoadedPipeline
 from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.pipeline.vlm_pipeline import VLMPipeline
+from ovspec.vision.pictures import read_picture
 from ovspec_models.folder.jsonl import json_lines, read_utf8
 from ovspec_models.folder.sparse_verify import SparseVerify
 
@@ -43,6 +48,9 @@ COMMON = (
 @click.command(cls=ShortHelpCommand, common=COMMON)
 @click.option("-p", "--prompt", help="The prompt.  [default: standard input]")
 @typed_option("--prompt-file", PATH, "File with the prompt.")
+@click.option(
+    "--image", "images", type=PATH, multiple=True, help="Picture that the prompt is about; repeatable."
+)
 @click.option("--system", help="System message in front of the prompt, through the model's chat template.")
 @click.option(
     "--jsonl",
@@ -58,6 +66,7 @@ COMMON = (
 def generate(
     prompt: str | None,
     prompt_file: Path | None,
+    images: tuple[Path, ...],
     system: str | None,
     jsonl: str | None,
     as_json: bool,
@@ -65,8 +74,10 @@ def generate(
 ) -> None:
     """Stream the answer to a prompt; figures go to standard error."""
     if jsonl is not None:
-        if prompt is not None or prompt_file is not None or as_json:
-            raise ValueError("--jsonl excludes --prompt, --prompt-file and --json: the file has the prompts")
+        if prompt is not None or prompt_file is not None or images or as_json:
+            raise ValueError(
+                "--jsonl excludes --prompt, --prompt-file, --image and --json: the file has the prompts"
+            )
         requests = read_requests(jsonl)
     else:
         text = read_prompt(prompt, prompt_file)
@@ -74,6 +85,10 @@ def generate(
     if (options["num_beams"] or 1) > 1:
         leave_drafts_out(options)
     options["adapters"] = adapters_from(options)
+    streamer = None if as_json or several else print_piece
+    if images:
+        answer_about(images, text, system, as_json, streamer, options)
+        return
     pipeline, choice = pipeline_from(options, shown=not as_json)
     settings = generation_options(options)
     if jsonl is not None:
@@ -81,15 +96,47 @@ def generate(
         return
     with reading(shown=not as_json) as progress:
         results = pipeline.generate(
-            turn(text, system),
-            streamer=None if as_json or several else print_piece,
+            turn(text, system), streamer=streamer, prompt_progress=progress, **settings
+        )
+    show(results, pipeline, choice, settings, as_json, streamer is not None)
+
+
+def answer_about(
+    images: Sequence[Path],
+    text: str,
+    system: str | None,
+    as_json: bool,
+    streamer: Callable[[str], None] | None,
+    options: dict[str, Any],
+) -> None:
+    """Answer a prompt about pictures."""
+    pictures = [read_picture(file) for file in images]
+    pipeline, choice = pipeline_as(VLMPipeline, options, shown=not as_json)
+    settings = generation_options(options)
+    with reading(shown=not as_json) as progress:
+        results = pipeline.generate(
+            text if system is None else history(text, system),
+            images=pictures,
+            streamer=streamer,
             prompt_progress=progress,
             **settings,
         )
+    show(results, pipeline, choice, settings, as_json, streamer is not None)
+
+
+def show(
+    results: DecodedResults,
+    pipeline: LoadedPipeline,
+    choice: PipelineChoice,
+    settings: dict[str, Any],
+    as_json: bool,
+    streamed: bool,
+) -> None:
+    """Print what is known of an answer behind it, or all of it as JSON."""
     if as_json:
         print_json(report(results, pipeline, choice))
     else:
-        click.echo(str(results) if several else "")
+        click.echo("" if streamed else str(results))
         click.echo(summary_line(results.perf_metrics, pipeline.verify), err=True)
     if why := why_cut(results, choice, pipeline.max_model_len, settings["max_new_tokens"]):
         click.echo(f"[{why}]", err=True)
@@ -151,6 +198,11 @@ def turn(prompt: str, system: str | None) -> list[str] | ChatHistory:
     """The pipeline's input: the prompt, after the system message if there is one."""
     if system is None:
         return [prompt]
+    return history(prompt, system)
+
+
+def history(prompt: str, system: str) -> ChatHistory:
+    """A chat of a system message and a prompt."""
     return ChatHistory([{"role": "system", "content": system}, {"role": "user", "content": prompt}])
 
 
@@ -228,7 +280,7 @@ def summary_line(metrics: PerfMetrics, verify: VerifyMode) -> str:
     return "[" + ", ".join(parts) + "]"
 
 
-def report(results: DecodedResults, pipeline: LLMPipeline, choice: PipelineChoice) -> dict[str, object]:
+def report(results: DecodedResults, pipeline: LoadedPipeline, choice: PipelineChoice) -> dict[str, object]:
     """The JSON object of `--json`."""
     metrics = results.perf_metrics
     # Then nothing stands in for the model's own decoding.

@@ -48,7 +48,10 @@ _limit_options = option_group(
 )
 
 
-_SETTINGS = ("host", "port", "origins", "chat_template", "log_level", "strict_fields")
+_SETTINGS = (
+    *("host", "port", "origins", "chat_template", "log_level", "strict_fields"),
+    "allowed_local_media_path",
+)
 
 
 @click.command(cls=ShortHelpCommand, common=COMMON)
@@ -82,6 +85,9 @@ _SETTINGS = ("host", "port", "origins", "chat_template", "log_level", "strict_fi
     help="Refuse bodies with unknown fields; else these are ignored, and named in X-Ignored-Fields.",
 )
 @typed_option("--chat-template", PATH, "In place of the model's.", metavar="FILE")
+@typed_option(
+    "--allowed-local-media-path", PATH, "Folder whose files messages may name as pictures.  [default: none]"
+)
 @_limit_options
 @typed_option(
     "--idle-unload",
@@ -112,6 +118,9 @@ def serve(**options: Any) -> None:
     key = os.environ.get("OVSPEC_API_KEY")
     if key is not None and not options["api_keys"]:
         options["api_keys"] = (key,)
+    folder = options["allowed_local_media_path"]
+    if folder is not None and not folder.is_dir():
+        raise ValueError(f"--allowed-local-media-path {folder}: is no folder; give that of the pictures")
     limits = ServerLimits(**{entry.name: options.pop(entry.name) for entry in fields(ServerLimits)})
     idle_seconds = options.pop("idle_unload")
     if idle_seconds is not None and options["ray"]:

@@ -118,6 +118,8 @@ class LLMEngine:
         self._speculation.check_trees(request.settings.tree_depth)
         if request.settings.adapters is not None:
             self.target.adapters.check(request.settings.adapters.adapters)
+        if request.visual is not None and self.target.visual is None:
+            raise InvalidValueError("visual: this is a text model, which reads no pictures; give text alone")
         length, room = len(request.prompt_token_ids), self.target.blocks.max_tokens
         beams = request.settings.beams
         if beams is not None:
@@ -168,6 +170,7 @@ class LLMEngine:
         if request.cached is not None:
             sequence.target, sequence.draft = request.cached
         sequence.target.adapters = self.target.adapters.load(settings.adapters)
+        sequence.target.visual = request.visual
         schedule = request.schedule or mode.schedules.of(settings)
         raw = request.metrics
         of_call = (state.meter for state in self._states.values() if state.meter.raw is raw)

@@ -134,7 +134,7 @@ class Scheduler:
         chunks: list[Chunk] = []
         promised, advancing = 0, list[RequestState]()
         for state in list(self.running):
-            rows = self._rows(state, left, bool(chunks)) if state.unread else 1
+            rows = self._whole(state, self._rows(state, left, bool(chunks))) if state.unread else 1
             if not rows or state not in self.running:
                 continue
             while (missing := self._missing(state, rows)) > self._room(promised):
@@ -165,6 +165,13 @@ class Scheduler:
             return end - begin
         whole = (begin + most) // piece * piece - begin
         return whole if whole > 0 else 0 if others else min(end - begin, piece - begin % piece)
+
+    def _whole(self, state: RequestState, rows: int) -> int:
+        """So many rows, or those that cut no picture whose rows see each other."""
+        target = state.sequence.target
+        if not rows or target.visual is None:
+            return rows
+        return target.visual.whole(target.length, target.length + rows) - target.length
 
     def draft_room(self, decoding: Sequence[RequestState], chunks: Sequence[Chunk]) -> int | None:
         """Draft tokens that each request has room for beside the chunks of a pass; `None`: any number."""
@@ -209,7 +216,8 @@ class Scheduler:
         """Whether another request reads what this one begins with: it waits, and shares it then."""
         if not self._blocks.max_cached or state.sequence.target.length:
             return False
-        mine, size = state.sequence.tokens, self._blocks.block_size
-        return len(mine) > size and any(
-            other.unread > 0 and other.sequence.tokens[:size] == mine[:size] for other in self.running
+        size = self._blocks.block_size
+        mine = state.sequence.begins(size)
+        return len(state.sequence.tokens) > size and any(
+            other.unread > 0 and other.sequence.begins(size) == mine for other in self.running
         )

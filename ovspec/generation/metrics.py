@@ -112,6 +112,10 @@ class PerfMetrics:
         """Time of applying the chat template."""
         return MeanStdPair.of(self.raw_metrics.chat_template_durations)
 
+    def get_prepare_embeddings_duration(self) -> MeanStdPair:
+        """Time of reading pictures."""
+        return MeanStdPair.of(self.raw_metrics.prepare_embeddings_durations)
+
     def get_grammar_compile_time(self) -> Summary:
         """Time of making the call's grammar ready; short where an earlier call has used it."""
         return Summary.of(self.raw_metrics.grammar_compile_times)

@@ -23,6 +23,7 @@ class RawPerfMetrics:
         token_infer_durations: per token, model time of the step that emitted it, shared among its tokens.
         m_new_token_times: per token, when it was emitted (`microseconds`).
         m_batch_sizes: per token, sequences of the step that emitted it.
+        prepare_embeddings_durations: per call, what reading its pictures took.
         grammar_compile_times: what making the grammar ready took, where the call has one.
         proposed: draft tokens proposed at each position.
         accepted: draft tokens accepted at each position.
@@ -49,6 +50,7 @@ class RawPerfMetrics:
     tokenization_durations: list[float] = field(default_factory=list)
     detokenization_durations: list[float] = field(default_factory=list)
     chat_template_durations: list[float] = field(default_factory=list)
+    prepare_embeddings_durations: list[float] = field(default_factory=list)
     m_times_to_first_token: list[float] = field(default_factory=list)
     m_durations: list[float] = field(default_factory=list)
     inference_durations: list[float] = field(default_factory=list)

@@ -109,6 +109,10 @@ class Sequence:
         """Whether the sequence has ended."""
         return bool(self.finish_reason != GenerationFinishReason.NONE)
 
+    def begins(self, count: int) -> SequenceOf[int]:
+        """Its first tokens, as the target's cache knows them."""
+        return self.target.keyed(self.tokens[:count])
+
     def uncached(self, cached: CachedSequence) -> NDArray[np.int64]:
         """Tokens whose keys and values a model has not computed yet, i64 `[tokens]`."""
         return np.array(self.tokens[cached.length :], np.int64)

@@ -13,14 +13,22 @@ from ovspec.devices.devices import is_cpu, smallest_model
 from ovspec.devices.properties import CACHE_PRECISIONS, precision_name, refused_property
 from ovspec.graphs.model_check import check_config
 from ovspec_models import ModelInfo, OvspecConfig
-from ovspec_transforms import CACHE_SIDES, fill_empty_weights, gated_products, keep_mlps_apart, last_line
+from ovspec_models.folder.graph_files import graph_of, text_embedding_of
+from ovspec_transforms import (
+    CACHE_SIDES,
+    fill_empty_weights,
+    gated_products,
+    join_text_embedding,
+    keep_mlps_apart,
+    last_line,
+)
 
 _CACHE_INPUTS = tuple(f"{side}." for side in CACHE_SIDES)
 _STATE_INPUTS = ("conv_state_table.", "gated_delta_state_table.", "selective_ssm_state_table.")
 
 
 def read_model(core: ov.Core, models_path: Path) -> ov.Model:
-    """Read `openvino_model.xml` of a folder; load the native library if the IR contains native operations.
+    """Read the text model of a folder; load the native library if the IR contains native operations.
 
     Raises:
         ValueError: the folder has no model, the IR cannot be read, or config.json does not fit it.
@@ -30,8 +38,10 @@ def read_model(core: ov.Core, models_path: Path) -> ov.Model:
     info, config = ModelInfo.read(models_path), OvspecConfig.load(models_path)
     if config is not None and config.operations:
         ovspec_ops.load(core)
-    model = read_ir(core, models_path / "openvino_model.xml")
+    model = read_ir(core, graph_of(models_path))
     check_config(info, model)
+    if (embedding := text_embedding_of(models_path)) is not None:
+        join_text_embedding(model, read_ir(core, embedding))
     fill_empty_weights(model)
     return model
 

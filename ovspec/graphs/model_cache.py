@@ -22,9 +22,10 @@ from ovspec.devices.huge_pages import advise_huge_pages
 from ovspec.graphs import checksums
 from ovspec.graphs.compile import compile_paged, takes_one_thread
 from ovspec.graphs.graph_facts import GraphFacts
-from ovspec.graphs.model_identity import entry_name, identity, weights_of
+from ovspec.graphs.model_identity import entry_name, identity
 from ovspec.operations.backends import Backends
 from ovspec_models.export.new_folder import new_folder
+from ovspec_models.folder.graph_files import graphs_of, weights_of
 from ovspec_transforms import PagedAttentionReader, last_line
 
 _LOG = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class ModelCache:
         one = backends.linear == "stock" and takes_one_thread(core, self._settings)
         chosen = {"graph": backends.graph, "properties": self._settings, "one_thread": one}
         self._entry = self._place / entry_name(folder, backends.device, chosen)
-        self._weights = weights_of(folder)
+        self._weights = [weights_of(graph) for graph in graphs_of(folder)]
         checksums.remember(self._entry / _CHECKSUMS)
         self._identity = identity(folder)
 
@@ -134,7 +135,7 @@ class ModelCache:
             if checksums.checksum(self._entry / _BLOB) != record["checksum"]:
                 raise _UnusableError(f"it is damaged ({_BLOB} was changed)")
             with suppress(OSError):  # the next start reads the files again
-                checksums.keep(self._entry / _CHECKSUMS, [self._weights, self._entry / _BLOB])
+                checksums.keep(self._entry / _CHECKSUMS, [*self._weights, self._entry / _BLOB])
             return self._import(self._entry / _BLOB), facts
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _UnusableError(f"it is damaged ({last_line(error)})") from error
@@ -206,7 +207,7 @@ class ModelCache:
             record["refused"] = str(error)
             blob.unlink()
         (staging / _RECORD).write_text(json.dumps(record), encoding="utf-8")
-        checksums.keep(staging / _CHECKSUMS, [self._weights, *([blob] if blob.exists() else [])])
+        checksums.keep(staging / _CHECKSUMS, [*self._weights, *([blob] if blob.exists() else [])])
         return back
 
     def _say_unused(self, reason: _UnusableError) -> None:

@@ -8,6 +8,7 @@ from ovspec.devices.devices import is_cpu
 from ovspec.operations.attention_config import AttentionConfig
 from ovspec_models import ModelInfo
 from ovspec_models.families import family_of
+from ovspec_models.folder.graph_files import graph_of
 from ovspec_transforms import PagedLayer
 from ovspec_transforms.graph import nodes_of_type
 
@@ -24,7 +25,7 @@ def check_config(info: ModelInfo, model: ov.Model) -> None:
     """
     if not model.get_variables():
         raise ValueError(
-            f"{info.folder / 'openvino_model.xml'} keeps no keys and values between passes: it was exported "
+            f"{graph_of(info.folder)} keeps no keys and values between passes: it was exported "
             "without a cache, or without states; export the model again: `ovspec export -m ... OUT`"
         )
     found = {"vocab_size": {_static(model.outputs[0].get_partial_shape()[-1])}}
@@ -90,6 +91,6 @@ def _static(dim: ov.Dimension) -> int | None:
 
 def _differs(info: ModelInfo, said: str, found: str) -> str:
     return (
-        f"{info.folder / 'config.json'}: {said}, but openvino_model.xml {found}; restore the file, or "
-        "export the model again: `ovspec export -m ... OUT`"
+        f"{info.folder / 'config.json'}: {said}, but {graph_of(info.folder).name} {found}; restore the file, "
+        "or export the model again: `ovspec export -m ... OUT`"
     )

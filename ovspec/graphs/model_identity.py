@@ -18,6 +18,7 @@ from ovspec.devices.devices import processor
 from ovspec.devices.properties import precision_name
 from ovspec.graphs.checksums import checksum
 from ovspec_models import ModelInfo
+from ovspec_models.folder.graph_files import graphs_of, weights_of
 
 _CONFIGS = ("config.json", "ovspec_config.json")
 
@@ -49,20 +50,15 @@ def identity(folder: Path) -> dict[str, str]:
         ValueError: the folder holds no model.
     """
     ModelInfo.read(folder)
-    xml, weights = folder / "openvino_model.xml", weights_of(folder)
+    graphs = graphs_of(folder)
     return {
-        "graph": hashlib.sha256(xml.read_bytes()).hexdigest(),
-        "weights": checksum(weights),
+        "graph": " ".join(hashlib.sha256(graph.read_bytes()).hexdigest() for graph in graphs),
+        "weights": " ".join(checksum(weights_of(graph)) for graph in graphs),
         "configuration": _digest(folder / name for name in _CONFIGS),
         "ovspec": _code(),
         "OpenVINO": ov.get_version(),
         "native library": _state(ovspec_ops.extension_path()),
     }
-
-
-def weights_of(folder: Path) -> Path:
-    """The file with a model's weights."""
-    return folder / "openvino_model.bin"
 
 
 @functools.cache

@@ -28,6 +28,7 @@ from ovspec_transforms import (
     split_long_rope,
     to_paged,
     tree_mask,
+    visual_rows,
     write_caches,
 )
 
@@ -50,6 +51,8 @@ def transform(
     a pass can leave layers out, and the states that it returns are those behind the last layer.
     """
     reports = [to_paged(model), gather_logits(model)]
+    if (given := visual_rows(model)).changed:
+        reports.append(given)
     if skips_layers:
         boundaries = (len(decoder_layers(model)),)
     if boundaries:

@@ -8,6 +8,7 @@ import openvino as ov
 
 from ovspec.devices.devices import is_cpu
 from ovspec.operations.attention_config import Attention
+from ovspec_models.folder.graph_files import graph_of
 from ovspec_models.folder.ir_facts import state_shapes
 from ovspec_ops.common.cache_layout import why_not_taken
 from ovspec_transforms.graph import nodes_of_type
@@ -47,7 +48,7 @@ def why_not_native(model: str | Path | ov.Model) -> str:
 
 def _states(model: str | Path | ov.Model) -> list[tuple[int, ...]]:
     if not isinstance(model, ov.Model):
-        xml = Path(model) / "openvino_model.xml"  # one that is not there is refused elsewhere
+        xml = graph_of(Path(model))  # one that is not there is refused elsewhere
         return state_shapes(xml) if xml.is_file() else []
     shapes = [node.get_output_partial_shape(0) for node in nodes_of_type(model, "ReadValue")]
     return [tuple(dim.get_length() if dim.is_static else -1 for dim in shape) for shape in shapes]

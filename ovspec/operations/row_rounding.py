@@ -14,6 +14,7 @@ import ovspec_ops
 from ovspec.devices.devices import is_cpu, openvino_core
 from ovspec.operations.ffn_budgets import FfnConfig
 from ovspec_models import OvspecConfig
+from ovspec_models.folder.graph_files import graph_of
 from ovspec_models.folder.ir_facts import IrFacts
 from ovspec_ops.common.byte_values import GROUP, ISAS
 from ovspec_transforms import Arithmetic, RowBits, last_line
@@ -30,7 +31,7 @@ def rounding_settings(
     if isinstance(model, ov.Model):
         of_model = str(model.get_rt_info(path).value) if model.has_rt_info(path) else None
     else:
-        xml = Path(model) / "openvino_model.xml"  # one that is not there is refused elsewhere
+        xml = graph_of(Path(model))  # one that is not there is refused elsewhere
         of_model = IrFacts.read(xml).runtime_options.get(_GROUP_SIZE) if xml.is_file() else None
     return {**({} if of_model is None else {_GROUP_SIZE: of_model}), **(properties or {})}
 

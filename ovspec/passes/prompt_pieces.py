@@ -39,18 +39,25 @@ def _cut(rows: Rows, prefill: SparsePrefill, block_size: int) -> Iterator[Rows]:
     count, past = len(rows.tokens), rows.past
     cuts = [0, *range(PROMPT_PIECE - past % PROMPT_PIECE, count, PROMPT_PIECE), count]
     for begin, end in itertools.pairwise(cuts):
-        behind, length = count - end, end - begin
-        short = length <= MAX_VERIFY_ROWS
+        short = end - begin <= MAX_VERIFY_ROWS
         yield replace(
-            rows,
-            tokens=rows.tokens[begin:end],
-            sampled=_last(rows.sampled, behind, length),
-            states=_last(rows.states, behind, length),
-            features=None if rows.features is None else rows.features[begin:end],
+            piece_of(rows, begin, end),
             budget=-1 if short else prefill.budget_blocks(past + end, block_size),
             coverage=prefill.share,
-            offset=rows.offset + begin,
         )
+
+
+def piece_of(rows: Rows, begin: int, end: int) -> Rows:
+    """Rows `begin` .. `end - 1` of a sequence's rows in a pass."""
+    behind, length = len(rows.tokens) - end, end - begin
+    return replace(
+        rows,
+        tokens=rows.tokens[begin:end],
+        sampled=_last(rows.sampled, behind, length),
+        states=_last(rows.states, behind, length),
+        features=None if rows.features is None else rows.features[begin:end],
+        offset=rows.offset + begin,
+    )
 
 
 def _last(asked: int, behind: int, length: int) -> int:

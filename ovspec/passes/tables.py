@@ -61,6 +61,7 @@ class Rows:
         vocab_size: only ids below it are drafted.
         sampling: how they are drawn; `None`: each is the most probable one.
         key: of the random numbers that they are drawn with, `Coupling.key`.
+        seen: tokens that the one row sees, as a part of a picture that is seen as a whole; 0: those up to it.
     """
 
     sequence: CachedSequence
@@ -82,6 +83,7 @@ class Rows:
     vocab_size: int = 0
     sampling: SamplingParams | None = None
     key: int = 0
+    seen: int = 0
 
     @property
     def is_dense(self) -> bool:
@@ -189,7 +191,7 @@ class _Tables:
         return found
 
     def _table(self, rows: Rows) -> NDArray[np.int32]:
-        return rows.sequence.table[: -(-rows.end // self._block_size)]
+        return rows.sequence.table[: -(-max(rows.end, rows.seen) // self._block_size)]
 
     def input_ids(self) -> NDArray[np.int64]:
         return joined([rows.tokens for rows in self._batch])
@@ -226,9 +228,9 @@ class _Tables:
         return _last_rows(self._begins, [rows.block or 0 for rows in self._batch])
 
     def verify_tables(self) -> NDArray[np.int32]:
-        parents = _parents(self._batch)
-        if len(self._batch) == 1 and not len(parents) and self._batch[0].block is None:
-            return pack_chain(len(self._batch[0].tokens), self._batch[0].past, self._table(self._batch[0]))
+        parents, first = _parents(self._batch), self._batch[0]
+        if len(self._batch) == 1 and not len(parents) and first.block is None and not first.seen:
+            return pack_chain(len(first.tokens), first.past, self._table(first))
         seen, lengths, counts = [], [], [0]
         for rows in self._batch:
             for count, past in _groups(rows):
@@ -294,6 +296,8 @@ def _groups(rows: Rows) -> list[tuple[int, int]]:
 
     All keys of a pass are written before it reads, so a row of a block is behind all others of it.
     """
+    if rows.seen:
+        return [(1, rows.seen - 1)]
     if rows.block is None:
         return [(len(rows.tokens), rows.past)]
     written = len(rows.tokens) - rows.block
@@ -314,35 +318,6 @@ def _pieces(past: int, rows: int, block_size: int) -> list[tuple[int, int]]:
         return [(0, rows)]
     cuts = [0, *range(block_size - past % block_size, rows, block_size), rows]
     return list(itertools.pairwise(cuts))
-
-
-def attended_tokens(
-    counts: NDArray[np.int32] | None, batch: Sequence[Rows], block_size: int, summary_share: float = 0.0
-) -> list[tuple[float, float]]:
-    """Of every item of the batch, context tokens that attention read, and those of a dense pass.
-
-    Where it selected, it read the summaries of all blocks too: they count as the tokens that they weigh as
-    much as.
-
-    Args:
-        counts: i32 `[layers, kv_heads, sequences]`, blocks kept, -1 for all; `None` where no
-            sequence of the pass selected. The last, possibly partial block is always among those kept.
-        batch: the rows of the pass, before their sequences advanced.
-        summary_share: bytes of a block's summaries as a share of its keys and values.
-    """
-    found = []
-    for index, rows in enumerate(batch):
-        attended = context = float(rows.context)
-        kept: NDArray[np.int32] | None = None if counts is None else counts[:, :, index]
-        if kept is not None and int(kept.max()) >= 0:
-            blocks = -(-rows.context // block_size)
-            dropped = float(np.where(kept < 0, 0, blocks - kept).mean()) * block_size
-            if dropped > 0:
-                # Less than all in any case: reading all of the context means that nothing was left out.
-                read = context - dropped + summary_share * blocks * block_size
-                attended = min(read, context * (1 - 1e-6))
-        found.append((attended, context))
-    return found
 
 
 def _parents(batch: Sequence[Rows]) -> NDArray[np.int32]:

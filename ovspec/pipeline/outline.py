@@ -25,6 +25,7 @@ from ovspec.generation.grammars.grammars import Grammars
 from ovspec.generation.inputs import eos_token_ids, read_generation_config, read_tokenizer
 from ovspec.modes.commit_verify import CommitVerify
 from ovspec.modes.verify_mode import VerifyMode
+from ovspec.vision.picture_prompts import PicturePrompts
 from ovspec_models import ModelInfo
 
 _LOG = logging.getLogger(__name__)
@@ -84,6 +85,11 @@ class Outline:
     def get_tokenizer(self) -> Tokenizer:
         """The target's tokenizer."""
         return self._tokenizer
+
+    @property
+    def picture_prompts(self) -> PicturePrompts | None:
+        """What makes prompts with pictures; `None` where these are not read."""
+        return None
 
     @property
     def chat_prompts(self) -> ChatPrompts:

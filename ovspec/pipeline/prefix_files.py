@@ -9,13 +9,13 @@ from openvino_genai import ChatHistory
 from ovspec.engine.requests.request import Request
 from ovspec.errors import refuses_as_genai
 from ovspec.generation.inputs import check_texts, tokenized
-from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.pipeline.loaded_pipeline import LoadedPipeline
 from ovspec.runner.cache_file import load_prefix as load
 from ovspec.runner.cache_file import save_prefix as save
 
 
 @refuses_as_genai
-def save_prefix(pipeline: LLMPipeline, path: Path, text: str, is_system_message: bool) -> int:
+def save_prefix(pipeline: LoadedPipeline, path: Path, text: str, is_system_message: bool) -> int:
     """Read a text, and write its keys and values to a file.
 
     Args:
@@ -50,7 +50,7 @@ def save_prefix(pipeline: LLMPipeline, path: Path, text: str, is_system_message:
 
 
 @refuses_as_genai
-def load_prefix(pipeline: LLMPipeline, path: Path) -> int:
+def load_prefix(pipeline: LoadedPipeline, path: Path) -> int:
     """Let prompts begin with what a file of `save_prefix` holds; how many tokens that are.
 
     Raises:

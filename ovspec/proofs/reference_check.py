@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.cache.cache import CachedSequence
@@ -32,6 +33,7 @@ EXACT = {
 }
 TOLERANCE = 2e-3
 _CHUNK, _VERIFIED, _LEAST, _MOST = 64, 4, 256, 16_384
+_WITH_AXES = 3  # dimensions of positions with axes
 
 MakeRunner = Callable[[dict[str, Any]], ModelRunner]
 
@@ -124,17 +126,24 @@ def stateful_logits(folder: Path, tokens: NDArray[np.int64]) -> NDArray[np.float
     core = openvino_core()
     request = core.compile_model(read_model(core, folder), "CPU", dict(EXACT)).create_infer_request()
     names = {name for port in request.model_inputs for name in port.get_names()}
-    rows = []
+    axes, rows = _axes(request), []
     for begin, end in _parts(len(tokens)):
+        positions = np.arange(begin, end)[None]
         inputs = {
             "input_ids": tokens[None, begin:end],
             "attention_mask": np.ones((1, end), np.int64),
-            "position_ids": np.arange(begin, end)[None],
+            "position_ids": np.tile(positions, (axes, 1, 1)) if axes else positions,
             "beam_idx": np.zeros(1, np.int32),
         }
         request.infer({name: value for name, value in inputs.items() if name in names})
         rows.append(np.array(request.get_tensor("logits").data[0, -1], np.float32))
     return np.stack(rows)
+
+
+def _axes(request: ov.InferRequest) -> int:
+    """Axes of positions, of models that read pictures; 0 for others."""
+    shapes = [port.get_partial_shape() for port in request.model_inputs if "position_ids" in port.get_names()]
+    return shapes[0][0].get_length() if shapes and len(shapes[0]) == _WITH_AXES else 0
 
 
 def paged_logits(runner: ModelRunner, tokens: NDArray[np.int64]) -> NDArray[np.float32]:

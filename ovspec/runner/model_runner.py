@@ -31,13 +31,16 @@ from ovspec.operations.ffn_budgets import FfnConfig, FfnLimits
 from ovspec.operations.linear_backend import LinearBackend
 from ovspec.operations.tree_limits import why_no_tree_mask, why_rows_stay
 from ovspec.passes.adapter_rows import AdapterRows
+from ovspec.passes.attended_tokens import attended_tokens
 from ovspec.passes.computed_layers import ComputedLayers
 from ovspec.passes.draft_plan import DraftPlan
 from ovspec.passes.long_rope import LongRope
 from ovspec.passes.pass_result import PassResult
 from ovspec.passes.pass_stats import PassStats
 from ovspec.passes.prompt_pieces import pieces, prompt_ends, read_prompts, verified
-from ovspec.passes.tables import FEATURES, Rows, attended_tokens, build_tables
+from ovspec.passes.tables import FEATURES, Rows, build_tables
+from ovspec.passes.visual_inputs import VisualInputs
+from ovspec.passes.visual_pieces import visual_pieces
 from ovspec.passes.watch_rows import watch_rows
 from ovspec.runner.compaction import compact
 from ovspec.runner.pass_inputs import PassInputs, input_names
@@ -144,6 +147,8 @@ class ModelRunner:
         self._selection = host_selection(self.attention, self.block_size, compiled, self.cache, facts.anchors)
         #: What says which layers compute a pass; `None` where all do.
         self.computed_layers = ComputedLayers.of(self.compiled)
+        #: Says what pictures give to the rows of a pass; `None` where the model reads none.
+        self.visual = VisualInputs.of(self.compiled)
         self._draft_plan = DraftPlan.of(self.compiled, self.block_size)
         #: Whether a pass can draft several tokens.
         self.drafts = self._draft_plan is not None
@@ -151,7 +156,8 @@ class ModelRunner:
         self.adapters = ModelAdapters(facts.adapted)
         self._adapter_rows = AdapterRows() if facts.adapted else None
         limits = (self._selection, self._expert_budgets, self._ffn_limits)
-        self._parts = (*limits, self._adapter_rows, self.computed_layers, self.recurrent, self._draft_plan)
+        rows = (self._adapter_rows, self.computed_layers, self.recurrent, self.visual)
+        self._parts = (*limits, *rows, self._draft_plan)
         self._inputs = PassInputs(self.request, self._input_names(), self.backends.native)
         #: Why the rows of a pass can't be a tree, and why trees can't be verified; empty where they can.
         self.why_no_tree_mask = why_no_tree_mask(self.backends, self._inputs.names, bool(self.recurrent))
@@ -250,6 +256,7 @@ class ModelRunner:
                 self.cache.copy(source, target)
         parts = pieces(filled, self.attention.prefill, self.block_size)
         native = self.attention.backend == "native"
+        parts = visual_pieces(parts) if native and self.visual else parts
         drafted = self._draft_plan.inputs(parts) if self._draft_plan else {}
         names = [name for name in self._inputs.names if name not in drafted]
         inputs = build_tables(parts, self.block_size, native, names, apart) | drafted
@@ -257,7 +264,7 @@ class ModelRunner:
         if self._selection:
             inputs |= self._selection.inputs(parts, apart)
         limits = (self._expert_budgets, self._ffn_limits)
-        for part in (*limits, self._adapter_rows, self.computed_layers, self.recurrent):
+        for part in (*limits, self._adapter_rows, self.computed_layers, self.recurrent, self.visual):
             inputs |= part.inputs(parts) if part else {}
         self._inputs.write(inputs)
         duration = self._inputs.infer() + recomputed
@@ -370,7 +377,7 @@ class ModelRunner:
         """Begin an empty sequence with what is cached of its first tokens; how many these are."""
         is_long = self.long_rope is not None and len(tokens) > self.long_rope.limit
         seed = self._seed(is_long, sequence.adapters)
-        found = self.blocks.share(sequence, tokens, seed, self.attention.prompt_piece)
+        found = self.blocks.share(sequence, sequence.keyed(tokens), seed, self.attention.prompt_piece)
         if self.long_rope and found:
             sequence.tokens, sequence.long_rope = np.array(tokens[:found], np.int64), is_long
         return found
@@ -378,7 +385,8 @@ class ModelRunner:
     def publish(self, sequence: CachedSequence, tokens: Sequence[int]) -> None:
         """Let others share the full blocks of a sequence, whose final tokens are given."""
         whole = len(tokens) // self.attention.prompt_piece * self.attention.prompt_piece
-        self.blocks.publish(sequence, tokens[:whole], self._seed(sequence.long_rope, sequence.adapters))
+        keyed, seed = sequence.keyed(tokens[:whole]), self._seed(sequence.long_rope, sequence.adapters)
+        self.blocks.publish(sequence, keyed, seed)
 
     def _seed(self, long_rope: bool, adapters: LoadedBlend | None) -> bytes:
         """What blocks depend on beside their tokens."""

@@ -177,6 +177,7 @@ class Server:
             "verify": mode_name(model.requests.verify),
             "drafts": model.requests.drafts,
             "has_chat_template": bool(model.tokenizer.chat_template),
+            "reads_pictures": model.pictures.prompts is not None,
         }
 
     async def chat(self, request: Request) -> Response:

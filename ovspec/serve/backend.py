@@ -11,8 +11,8 @@ from typing import Protocol
 from ovspec.engine.engine_thread import OnOutput
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request
+from ovspec.pipeline.loaded_pipeline import LoadedPipeline
 from ovspec.pipeline.outline import Outline
-from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.serve.idle_model import IdleModel
 
 
@@ -49,7 +49,7 @@ class Backend:
     gauges: Mapping[str, Callable[[], float]]
 
 
-def started(load: Callable[[], LLMPipeline], max_num_seqs: int) -> LLMPipeline:
+def started(load: Callable[[], LoadedPipeline], max_num_seqs: int) -> LoadedPipeline:
     """A pipeline that is ready for as many requests at a time."""
     pipeline = load()
     pipeline.engine.engine.max_num_seqs = max_num_seqs
@@ -58,7 +58,7 @@ def started(load: Callable[[], LLMPipeline], max_num_seqs: int) -> LLMPipeline:
 
 
 @contextmanager
-def in_this_process(load: Callable[[], LLMPipeline], max_num_seqs: int) -> Iterator[Backend]:
+def in_this_process(load: Callable[[], LoadedPipeline], max_num_seqs: int) -> Iterator[Backend]:
     """One pipeline, until the block ends."""
     pipeline = started(load, max_num_seqs)
     engine = pipeline.engine.engine
@@ -75,7 +75,7 @@ def in_this_process(load: Callable[[], LLMPipeline], max_num_seqs: int) -> Itera
 
 @contextmanager
 def unloaded_when_idle(
-    load: Callable[[], LLMPipeline], outline: Outline, max_num_seqs: int, seconds: float
+    load: Callable[[], LoadedPipeline], outline: Outline, max_num_seqs: int, seconds: float
 ) -> Iterator[Backend]:
     """One pipeline, until the block ends; it is freed after `seconds` without a request, and loaded again.
 

@@ -13,7 +13,7 @@ from typing import Any
 from ovspec.adapters.adapter_config import AdapterConfig
 from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.requests.request import RequestOutput
-from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.pipeline.loaded_pipeline import LoadedPipeline
 from ovspec.serve.answering import refusal
 from ovspec.serve.batch_file import BatchEntry
 from ovspec.serve.calls import Call
@@ -155,7 +155,7 @@ class BatchModel:
 
     def __init__(
         self,
-        load: Callable[[], LLMPipeline],
+        load: Callable[[], LoadedPipeline],
         folder: Path,
         name: str,
         chat_template: str | None,

@@ -59,10 +59,11 @@ class Call:
         _check_combinations(body)
         logprobs = _logprobs(body)
         objects: Objects
+        visual = None
         if isinstance(body, ChatBody):
             field = "messages"
             chat = ChatRequest.of(body, model)
-            prompts, grammar = [chat.prompt], chat.grammar
+            prompts, grammar, visual = [chat.prompt], chat.grammar, chat.visual
             max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
             objects = chat_objects(called, logprobs, chat.parts)
         else:
@@ -100,6 +101,7 @@ class Call:
                 blocks_read=body.return_blocks_read,
                 # The answer to a chat shows them once.
                 prompt_logprobs=None if isinstance(body, ChatBody) and index else asked,
+                visual=visual,
             )
             for place, prompt in enumerate(prompts)
             for index in range(count)

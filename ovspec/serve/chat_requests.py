@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ovspec.cache.visual_prompt import VisualPrompt
 from ovspec.generation.grammars.grammar import Grammar
 from ovspec.serve.output.harmony import HarmonyStream, begun_answer
 from ovspec.serve.output.message_parser import MessageParser, MessageStream, PartsStream
@@ -30,6 +31,7 @@ class ChatRequest:
         starts_in_reasoning: whether the prompt ends inside of it.
         harmony: the format of its channels; `None`: it has none.
         begun: as of `HarmonyStream`.
+        visual: what pictures bring to the prompt; `None`: it has none.
     """
 
     prompt: list[int]
@@ -39,6 +41,7 @@ class ChatRequest:
     starts_in_reasoning: bool
     harmony: HarmonyEncoding | None = None
     begun: list[int] | None = None
+    visual: VisualPrompt | None = None
 
     def parts(self) -> PartsStream:
         """What reads one answer."""
@@ -68,15 +71,16 @@ class ChatRequest:
             continues,
         )
         inside = text.rstrip().endswith("<think>") and form is None and not use.is_forced
-        prompt, grammar = model.requests.chat_prompts.tokenized(text), use.grammar or form
+        made, grammar = model.prompt(text, body.messages), use.grammar or form
         # The text of a grammar has no channels.
         harmony = model.harmony if grammar is None else None
         if harmony is not None and body.stop:
             raise ApiError(400, "stop: is not looked for in the channels of this model; leave it out", "stop")
         begun = None
         if harmony is not None and (continues or body.add_generation_prompt):
-            begun = begun_answer(harmony, prompt)  # else the last answer is one that has ended
-        return cls(prompt, grammar, use.names, "think>" in template, inside, harmony, begun)
+            begun = begun_answer(harmony, made.tokens)  # else the last answer is one that has ended
+        reasons = "think>" in template
+        return cls(made.tokens, grammar, use.names, reasons, inside, harmony, begun, made.visual)
 
 
 def _context(body: ChatBody) -> dict[str, Any]:

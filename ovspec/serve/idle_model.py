@@ -13,7 +13,7 @@ from ovspec.engine.engine_thread import OnOutput
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.errors import EngineClosedError
-from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.pipeline.loaded_pipeline import LoadedPipeline
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,9 +29,9 @@ class IdleModel:
         Exception: what `load` raises.
     """
 
-    def __init__(self, load: Callable[[], LLMPipeline], seconds: float) -> None:
+    def __init__(self, load: Callable[[], LoadedPipeline], seconds: float) -> None:
         self._load, self._seconds = load, seconds
-        self._pipeline: LLMPipeline | None = load()
+        self._pipeline: LoadedPipeline | None = load()
         self._waiting: dict[str, tuple[Request, OnOutput]] = {}
         self._last_request = time.monotonic()
         self._closing = False
@@ -76,7 +76,7 @@ class IdleModel:
             else:
                 self._pass_on(self._pipeline, request, on_output)
 
-    def _pass_on(self, pipeline: LLMPipeline, request: Request, on_output: OnOutput) -> None:
+    def _pass_on(self, pipeline: LoadedPipeline, request: Request, on_output: OnOutput) -> None:
         def noted(output: RequestOutput) -> None:
             if output.finished:
                 self._last_request = time.monotonic()
@@ -126,7 +126,7 @@ class IdleModel:
         return max(0.0, self._last_request + self._seconds - time.monotonic())
 
     def _load_again(self) -> None:
-        found: LLMPipeline | None = None
+        found: LoadedPipeline | None = None
         failure: Exception | None = None
         try:
             found = self._load()

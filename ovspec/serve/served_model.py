@@ -31,8 +31,11 @@ from ovspec.serve.requests.api_error import ApiError
 from ovspec.serve.requests.bodies import GenerationBody
 from ovspec.serve.requests.fill_in_middle import FillInMiddle
 from ovspec.serve.requests.messages import Message
+from ovspec.serve.requests.served_pictures import ServedPictures
 from ovspec.serve.requests.tool_fields import Tool
+from ovspec.vision.picture_prompts import PicturePrompt
 from ovspec_models import ModelInfo
+from ovspec_models.folder.graph_files import graphs_of, weight_bytes
 from ovspec_models.folder.jsonl import read_utf8
 from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_transforms import last_line
@@ -56,9 +59,9 @@ _RENAMED = {
 def _fingerprint(folder: Path, verify: VerifyMode) -> str:
     """Of what the answer to a request with a seed depends on beside it, short of the weights themselves."""
     known = hashlib.sha256(f"{__version__} {ov.get_version()} {verify!r}".encode())
-    for name in ("config.json", "openvino_model.xml"):
-        known.update((folder / name).read_bytes())
-    known.update(str((folder / "openvino_model.bin").stat().st_size).encode())
+    for file in (folder / "config.json", *graphs_of(folder)):
+        known.update(file.read_bytes())
+    known.update(str(weight_bytes(folder)).encode())
     return f"fp_{known.hexdigest()[:10]}"
 
 
@@ -70,6 +73,7 @@ class ServedModel:
         name: what clients call it.
         chat_template: in place of the model's.
         adapters: LoRA adapters by the names that clients call them, as models of their own.
+        pictures: folder whose files messages may name as pictures.
 
     Attributes:
         fingerprint: OpenAI's `system_fingerprint`.
@@ -82,9 +86,11 @@ class ServedModel:
         name: str,
         chat_template: str | None = None,
         adapters: Mapping[str, AdapterConfig] | None = None,
+        pictures: Path | None = None,
     ) -> None:
         self.name, self.root, self.adapters = name, str(folder), adapters or {}
         self.requests = requests
+        self.pictures = ServedPictures(requests.picture_prompts, pictures)
         self.tokenizer = requests.get_tokenizer()
         if chat_template is not None:
             self.tokenizer.set_chat_template(chat_template)
@@ -147,7 +153,23 @@ class ServedModel:
 
     def tokens_of_chat(self, messages: Sequence[Message], special_tokens: bool = False) -> list[int]:
         """Token ids of a chat through the model's template; errors as of `chat_text`."""
-        return self.requests.chat_prompts.tokenized(self.chat_text(messages, special_tokens))
+        return self.prompt(self.chat_text(messages, special_tokens), messages).tokens
+
+    def prompt(self, text: str, messages: Sequence[Message]) -> PicturePrompt:
+        """The prompt of messages whose `chat_text` is given.
+
+        Raises:
+            ApiError: 400, pictures that can't be read.
+        """
+        encoded, prompts = self.pictures.encoded(messages), self.pictures.prompts
+        if not encoded or prompts is None:
+            return PicturePrompt(self.requests.chat_prompts.tokenized(text), None)
+        try:
+            return prompts.prompt(text, encoded)
+        except ValueError as error:
+            if not raised_by_us(error):
+                raise
+            raise ApiError(400, f"messages: {error}", "messages", "invalid_value") from error
 
     def chat_text(
         self,
@@ -171,7 +193,9 @@ class ServedModel:
         """
         if not self.tokenizer.chat_template:
             raise ApiError(400, "this model has no chat template; use /v1/completions", "messages")
-        written = [message.templated for message in messages]
+        self.pictures.check(messages)
+        marks = self.pictures.marks()
+        written = [{**message.templated, "content": message.shown(marks)} for message in messages]
         described = [tool.model_dump(exclude_none=True) for tool in tools or ()]
         self._check_size("tools", described)
         self._check_size("messages.tool_calls", [message.get("tool_calls") for message in written])

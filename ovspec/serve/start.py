@@ -29,6 +29,7 @@ class ServerSettings:
         origins: of pages in browsers that may call.
         chat_template: file with a template in place of the model's.
         log_level: a name of uvicorn's.
+        allowed_local_media_path: folder whose files messages may name as pictures; `None`: none.
         strict_fields: whether a body with a field that nobody knows is refused.
     """
 
@@ -41,6 +42,7 @@ class ServerSettings:
     limits: ServerLimits
     log_level: str
     strict_fields: bool = False
+    allowed_local_media_path: Path | None = None
 
 
 def start(
@@ -63,7 +65,8 @@ def start(
     template = read_template(settings.chat_template)
     listening = bind(settings.host, settings.port)
     with listening, backend as opened:
-        model = ServedModel(opened.requests, folder, settings.name, template, adapters)
+        pictures = settings.allowed_local_media_path
+        model = ServedModel(opened.requests, folder, settings.name, template, adapters, pictures)
         host, port = listening.getsockname()[:2]
         hosts = ("localhost", "127.0.0.1", "::1", host) if ip_address(host).is_loopback else ()
         server = Server(model, opened, settings.limits, settings.strict_fields)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ovspec.train.eagle3_training import TrainSettings
 from ovspec_models import ModelInfo
+from ovspec_models.folder.graph_files import weight_bytes
 from ovspec_models.folder.head_info import BOUNDARIES
 
 _F32 = 4
@@ -23,7 +24,7 @@ def memory_needed(target: ModelInfo, config: dict[str, Any], settings: TrainSett
     )
     layer = 2 * hidden * (heads + 2 * kv_heads) * size + heads * size * hidden + 3 * hidden * inner
     weights = layer + len(config[BOUNDARIES]) * hidden * hidden + drafted * hidden
-    read = (target.folder / "openvino_model.bin").stat().st_size
+    read = weight_bytes(target.folder)
     tables = 2 * target.vocab_size * hidden
     rows = settings.batch_tokens
     step = 16 * hidden + 4 * inner + 4 * (heads + kv_heads) * size + 3 * heads * min(longest, rows)

@@ -22,6 +22,7 @@ from ovspec.train.target_states import TargetStates
 from ovspec.train.texts import TrainingTexts
 from ovspec_models import ModelInfo
 from ovspec_models.export.new_folder import check_new_folder, new_folder
+from ovspec_models.folder.graph_files import graph_of, weights_of
 
 _SAVE_SECONDS = 60.0
 _REPORTS = 20  # of held-out agreement, beside the last
@@ -94,7 +95,7 @@ def train_head(
         **{name: value for name, value in config.items() if isinstance(value, (int, float))},
         **asdict(settings),
         "boundaries": list(sizes.boundaries),
-        "target": _digest_of(target.folder / "openvino_model.bin"),
+        "target": _digest_of(weights_of(graph_of(target.folder))),
         "texts": _digest([*texts.train, *texts.held_out]),
     }
     _claim(work, about)

@@ -37,7 +37,7 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("engine",),
         ("engine.verify",),
         ("engine.requests",),
-        ("drafters",),
+        ("drafters", "vision"),
         ("generation", "memory"),
         ("generation.grammars",),
         ("proofs",),
@@ -56,7 +56,7 @@ ROOMS: Mapping[str, Sequence[tuple[str, ...]]] = {
     "ovspec_transforms": (
         ("",),
         ("experts", "ffn", "heads", "layers"),
-        ("attention", "linear"),
+        ("attention", "linear", "pictures"),
         ("replace_subgraphs",),
         ("graph", "weights"),
         ("report", "errors"),

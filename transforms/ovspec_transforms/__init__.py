@@ -80,6 +80,12 @@ from ovspec_transforms.linear.adapted_layer import AdaptedLayer as AdaptedLayer
 from ovspec_transforms.linear.native_linear import Arithmetic as Arithmetic
 from ovspec_transforms.linear.native_linear import linear_layers as linear_layers
 from ovspec_transforms.linear.native_linear import native_linear as native_linear
+from ovspec_transforms.pictures.text_embedding import join_text_embedding as join_text_embedding
+from ovspec_transforms.pictures.visual_rows import DEEP_ROWS as DEEP_ROWS
+from ovspec_transforms.pictures.visual_rows import POSITION_AXES as POSITION_AXES
+from ovspec_transforms.pictures.visual_rows import ROWS_TAKEN as ROWS_TAKEN
+from ovspec_transforms.pictures.visual_rows import VISUAL_ROWS as VISUAL_ROWS
+from ovspec_transforms.pictures.visual_rows import visual_rows as visual_rows
 from ovspec_transforms.report import TransformReport as TransformReport
 from ovspec_transforms.weights.decompression import decompression_convert as decompression_convert
 from ovspec_transforms.weights.empty_weights import fill_empty_weights as fill_empty_weights

@@ -21,7 +21,7 @@ def add_parameter(model: ov.Model, name: str, shape: Sequence[int], dtype: ov.Ty
 
     Several layers share one parameter, and transforms run in any order, so asking twice is normal.
     """
-    if (known := _parameter(model, name)) is not None:
+    if (known := find_input(model, name)) is not None:
         return known
     parameter = ops.parameter(ov.PartialShape(list(shape)), dtype, name=name)
     parameter.output(0).set_names({name})
@@ -35,7 +35,7 @@ def find_parameter(model: ov.Model, name: str) -> ov.Node:
     Raises:
         ValueError: the model has no such input; it is not a paged model then.
     """
-    if (known := _parameter(model, name)) is None:
+    if (known := find_input(model, name)) is None:
         raise ValueError(f"the model has no input {name!r}: run to_paged(model) first")
     return known
 
@@ -48,7 +48,8 @@ def remove_unread(model: ov.Model) -> list[ov.Output]:
     return [node.output(0) for node in unread]
 
 
-def _parameter(model: ov.Model, name: str) -> ov.Node | None:
+def find_input(model: ov.Model, name: str) -> ov.Node | None:
+    """The model's parameter called `name`, if it has one."""
     return next((node for node in model.get_parameters() if name in node.output(0).get_names()), None)
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ovspec_models.export.reasons import first_line, packages_to_install, reason
+from ovspec_models.folder.folder_check import is_checkpoint, refuse_gguf
 from ovspec_models.folder.json_file import read_json
-from ovspec_models.folder.model_info import is_checkpoint, refuse_gguf, shape_of
+from ovspec_models.folder.model_info import shape_of
 from ovspec_models.folder.shown import cut
 from ovspec_models.folder.tokenizer_check import compare_vocabularies
 from ovspec_models.folder.unpaged_types import LATENT

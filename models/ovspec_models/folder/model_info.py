@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ovspec_models.folder.config import ModelSection, OvspecConfig
+from ovspec_models.folder.folder_check import check_model_folder
+from ovspec_models.folder.graph_files import graph_of, weight_bytes
 from ovspec_models.folder.ir_facts import IrFacts
 from ovspec_models.folder.json_file import read_json
 from ovspec_models.folder.rope_scaling import scaled_positions, why_no_more
@@ -41,7 +43,6 @@ _COUNTS: dict[str, tuple[str, ...]] = {
 }
 _WINDOW_PATTERNS = {"gemma2": 2, "gemma3_text": 6}
 _WINDOWED_TYPES = ("mistral", "mixtral", "phi3", "starcoder2")
-_CHECKPOINT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "model*.bin")
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # of a value in the cache
 _VALUE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}  # of a weight
 _AGAIN = "export the model again: `ovspec export -m ... OUT`"
@@ -71,9 +72,9 @@ _QUANTISED = ("int4", "nf4", "fp4", "int8", "fp8")  # the fewest bits first
 class ModelInfo:
     """Facts about one model folder.
 
-    ``weight_bytes`` is the size of ``openvino_model.bin``. ``vocab_size`` is the model's, which may be padded
-    past the tokenizer's. ``max_position_embeddings`` counts the scaling of rotary embeddings; it is ``None``
-    where config.json states no limit, as in families with ALiBi. ``why_no_more_positions`` says why
+    ``weight_bytes`` is the size of its weights without pictures'. ``vocab_size`` is the model's, which may be
+    padded past the tokenizer's. ``max_position_embeddings`` counts the scaling of rotary embeddings; it is
+    ``None`` where config.json states no limit, as in families with ALiBi. ``why_no_more_positions`` says why
     texts end there where the model's scaling goes on. ``eos_token_ids`` are those of config.json, empty
     where it names none. ``layer_windows`` is the sliding window of every layer with a cache, 0 for none;
     ``full_kv_heads`` and ``full_head_dim`` are the sizes of its layers without a window where these have
@@ -81,7 +82,7 @@ class ModelInfo:
     ``num_kv_shared_layers`` counts the last layers, which read the caches of earlier ones.
     ``hidden_size`` to ``moe_intermediate_size`` are 0 where config.json says nothing. ``state_values``:
     numbers that its other layers hold of a text of any length. ``shared_bytes``: weights of
-    another folder that it computes with too.
+    other parts, or of another folder, that it computes with too.
     """
 
     folder: Path
@@ -117,11 +118,11 @@ class ModelInfo:
         holds a Hugging Face checkpoint that was not exported, or has a config.json that cannot be used.
         """
         path = Path(folder)
-        _check_is_model(path)
+        check_model_folder(path)
         shape = read_shape(path)
         return cls(
             folder=path,
-            weight_bytes=(path / "openvino_model.bin").stat().st_size,
+            weight_bytes=weight_bytes(path),
             has_tokenizer=(path / "openvino_tokenizer.xml").is_file(),
             has_detokenizer=(path / "openvino_detokenizer.xml").is_file(),
             **shape,
@@ -193,7 +194,7 @@ class ModelInfo:
         config = OvspecConfig.load(self.folder)
         if config is not None and config.operations:
             return config.model.weight_format
-        return weight_format_of(self.folder / "openvino_model.xml")
+        return weight_format_of(graph_of(self.folder))
 
 
 def read_shape(folder: Path) -> dict[str, Any]:
@@ -256,49 +257,6 @@ def weight_format_of(xml: Path) -> str:
         raise ValueError(f"{xml}: holds no weights; {_AGAIN}")
     quantised = [name for name in _QUANTISED if name in counts]
     return quantised[0] if quantised else max(counts, key=lambda name: counts[name])
-
-
-def is_checkpoint(folder: Path) -> bool:
-    """Whether `folder` contains the weights of a Hugging Face checkpoint."""
-    found = (f for pattern in _CHECKPOINT_PATTERNS for f in folder.glob(pattern))
-    return (folder / "config.json").is_file() and any(not f.name.startswith("openvino") for f in found)
-
-
-def refuse_gguf(path: Path, what: str) -> None:
-    """Raise ValueError when `path` is a GGUF file, or a folder with one in it."""
-    files = [path] if path.is_file() else sorted(path.glob("*.gguf"))
-    for file in files:
-        with file.open("rb") as opened:
-            is_gguf = opened.read(4) == b"GGUF"
-        if is_gguf or file.suffix == ".gguf":
-            raise ValueError(
-                f"{what} '{file}' is a GGUF file: give the file where a model is to be run, or make a folder "
-                f"of it: `ovspec export -m {file} OUT`"
-            )
-
-
-def _check_is_model(path: Path) -> None:
-    if not path.exists():
-        raise ValueError(
-            f"model folder '{path}' does not exist; give a folder that `ovspec export -m ... OUT` has made"
-        )
-    if not path.is_dir():
-        refuse_gguf(path, "model")
-        raise ValueError(f"model folder '{path}' is a file; give the folder that holds openvino_model.xml")
-    needed = ("openvino_model.xml", "openvino_model.bin", "config.json")
-    missing = [name for name in needed if not (path / name).is_file()]
-    if not missing:
-        return
-    if "openvino_model.xml" in missing and is_checkpoint(path):
-        raise ValueError(
-            f"'{path}' is a Hugging Face checkpoint, not an OpenVINO model; "
-            f"export it first: `ovspec export -m {path} OUT`"
-        )
-    refuse_gguf(path, "model")
-    raise ValueError(
-        f"'{path}' is no OpenVINO model folder: {', '.join(missing)} missing; make one: "
-        "`ovspec export -m ... OUT`"
-    )
 
 
 def _number(path: Path, config: dict[str, Any], name: str, default: int | None = None) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
+from ovspec_models.folder.graph_files import graphs_of, weight_bytes
 from ovspec_models.folder.ir_facts import IrFacts
 
 _EIGHT_BITS = ("u8", "i8")
@@ -14,7 +16,7 @@ _SIGNED = ("i8", "i4")
 
 @dataclass(frozen=True, slots=True)
 class WeightSizes:
-    """Bytes of the weights in `openvino_model.bin`, classified by their shapes.
+    """Bytes of the weights of the text model, classified by their shapes.
 
     Attributes:
         total: all weights.
@@ -41,16 +43,16 @@ class WeightSizes:
     def read(
         cls, folder: Path, vocab_size: int, hidden_size: int, intermediate_size: int, num_experts: int
     ) -> WeightSizes:
-        """Read `openvino_model.xml`; a weight that its shape does not classify counts in `total` only.
+        """Read the graphs of a folder; a weight that its shape does not classify counts in `total` only.
 
         Args:
             vocab_size, hidden_size, intermediate_size, num_experts: of config.json, 0 where it says nothing.
         """
-        total = (folder / "openvino_model.bin").stat().st_size
+        total = weight_bytes(folder)
         tables: list[tuple[str, int]] = []
         experts = rows = values = largest = 0
         types: set[str] = set()
-        for constant in IrFacts.read(folder / "openvino_model.xml").constants:
+        for constant in chain.from_iterable(IrFacts.read(graph).constants for graph in graphs_of(folder)):
             kind, shape, size = constant.element_type, constant.shape, constant.bytes
             count = math.prod(shape)
             largest = max(largest, size)

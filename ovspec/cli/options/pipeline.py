@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from openvino_genai import StopCriteria
@@ -34,12 +34,16 @@ from ovspec.generation.drafting_settings import ACCEPTANCE_RULES
 from ovspec.generation.generation_config import updated
 from ovspec.modes.sparse_prefill import SparsePrefill
 from ovspec.modes.verify_mode import VerifyMode, calibrated_mode, parse_verify
+from ovspec.pipeline.loaded_pipeline import LoadedPipeline
 from ovspec.pipeline.models.draft_model import draft_model
 from ovspec.pipeline.outline import Outline
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.pipeline.prefix_files import load_prefix
+from ovspec.pipeline.vlm_pipeline import VLMPipeline
 from ovspec_models import ModelInfo, OvspecConfig
+from ovspec_models.folder.graph_files import text_embedding_of
 
+Pipeline = TypeVar("Pipeline", bound=LoadedPipeline)
 _ARGUMENTS = inspect.signature(LLMPipeline.__init__).parameters.keys() - {"properties"}
 
 
@@ -154,8 +158,18 @@ class PipelineChoice:
         self, verify: VerifyMode | None = None, drafts: bool = True, sparse_prompts: bool = True
     ) -> LLMPipeline:
         """Start the pipeline; with another `verify`, without drafts or with dense prompts where asked for."""
+        return self.start_as(LLMPipeline, verify, drafts, sparse_prompts)
+
+    def start_as(
+        self,
+        kind: type[Pipeline],
+        verify: VerifyMode | None = None,
+        drafts: bool = True,
+        sparse_prompts: bool = True,
+    ) -> Pipeline:
+        """Start a pipeline of a kind."""
         draft = self.draft if drafts else None
-        return LLMPipeline(
+        return kind(
             self.model,
             draft_model=None if draft is None else draft_model(draft),
             drafter=self.drafter if drafts and self.drafter else NONE,
@@ -180,7 +194,18 @@ def pipeline_from(
     told: bool = False,
     prepare: Callable[[LLMPipeline], None] = lambda pipeline: None,
 ) -> tuple[LLMPipeline, PipelineChoice]:
-    """Start the pipeline that the options of `pipeline_options` describe, which are taken out.
+    """Start the pipeline that the options of `pipeline_options` describe; see `pipeline_as`."""
+    return pipeline_as(LLMPipeline, options, shown, told, prepare)
+
+
+def pipeline_as(
+    kind: type[Pipeline],
+    options: dict[str, Any],
+    shown: bool = True,
+    told: bool = False,
+    prepare: Callable[[Pipeline], None] = lambda pipeline: None,
+) -> tuple[Pipeline, PipelineChoice]:
+    """Start a pipeline of a kind by the options of `pipeline_options`, which are taken out.
 
     Args:
         shown, told: as of `loading`.
@@ -190,7 +215,7 @@ def pipeline_from(
     choice = PipelineChoice.of(options)
     generation_options(dict(options))  # refuses before the model is loaded
     with loading(choice.model, shown, told):
-        pipeline = choice.start()
+        pipeline = choice.start_as(kind)
     prepare(pipeline)
     if prefix is not None:
         need_extra("cache", "safetensors")
@@ -203,7 +228,20 @@ def pipeline_from(
 
 def serving_pipeline(
     options: dict[str, Any], max_num_seqs: int | None = None, cache_size: int | None = None, share: int = 1
-) -> LLMPipeline:
+) -> LoadedPipeline:
+    """A pipeline for requests, which reads pictures where its folder does; see `serving_pipeline_as`."""
+    reads_pictures = text_embedding_of(options["model"]) is not None
+    kind = VLMPipeline if reads_pictures else LLMPipeline
+    return serving_pipeline_as(kind, options, max_num_seqs, cache_size, share)
+
+
+def serving_pipeline_as(
+    kind: type[Pipeline],
+    options: dict[str, Any],
+    max_num_seqs: int | None = None,
+    cache_size: int | None = None,
+    share: int = 1,
+) -> Pipeline:
     """A pipeline for requests that say themselves how they are sampled; drafting options are its defaults.
 
     Args:
@@ -212,7 +250,7 @@ def serving_pipeline(
         share: pipelines of this machine among which that is divided.
     """
 
-    def bound(pipeline: LLMPipeline) -> None:
+    def bound(pipeline: Pipeline) -> None:
         if max_num_seqs is None:
             return
         tokens = pipeline.bound_cache(max_num_seqs, cache_size, share)
@@ -220,7 +258,7 @@ def serving_pipeline(
         click.echo(f"ovspec: keys and values: {size / 1e9:.2f} GB, {tokens:,} tokens", err=True)
 
     given = {**options, "do_sample": False}
-    pipeline, _ = pipeline_from(given, told=True, prepare=bound)
+    pipeline, _ = pipeline_as(kind, given, told=True, prepare=bound)
     _set_defaults(pipeline, given)
     return pipeline
 

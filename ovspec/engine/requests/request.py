@@ -10,6 +10,7 @@ from typing import Literal
 from openvino_genai import GenerationFinishReason
 
 from ovspec.cache.cache import CachedSequence
+from ovspec.cache.visual_prompt import VisualPrompt
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.raw_metrics import RawPerfMetrics
@@ -33,6 +34,7 @@ class Request:
             token itself; `None`: no log probabilities.
         prompt_logprobs: the same for the tokens of the prompt; its beginning is then read anew, whatever the
             cache has of it.
+        visual: what pictures bring to the prompt; `None`: it has none.
         arrival_time: `time.perf_counter()` when it came.
         index: of several answers to one prompt; each has random numbers of its own.
         schedule: decides how much is drafted; `None`: what the settings ask for.
@@ -59,6 +61,7 @@ class Request:
     answered: SequenceOf[int] = ()
     reports_reading: bool = False
     prompt_logprobs: int | None = None
+    visual: VisualPrompt | None = None
     detokenizer: IncrementalDetokenizer | None = None
 
 

@@ -14,8 +14,8 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
+from ovspec.pipeline.loaded_pipeline import LoadedPipeline
 from ovspec.pipeline.outline import Outline
-from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.serve.backend import Backend
 from ovspec.serve.cluster.cluster_engine import ClusterEngine
 from ovspec.serve.cluster.replica import Replica
@@ -60,7 +60,7 @@ def connect() -> None:
 @contextmanager
 def on_cluster(
     name: str,
-    load: Callable[[], LLMPipeline],
+    load: Callable[[], LoadedPipeline],
     requests: Outline,
     settings: ClusterSettings,
     max_num_seqs: int,

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.generation.raw_metrics import RawPerfMetrics
-from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec.pipeline.loaded_pipeline import LoadedPipeline
 
 
 class Replica:
     """Runs in a process of its own, on any machine."""
 
-    def __init__(self, load: Callable[[], LLMPipeline], max_num_seqs: int) -> None:
+    def __init__(self, load: Callable[[], LoadedPipeline], max_num_seqs: int) -> None:
         self._engine = load().engine
         self._engine.engine.max_num_seqs = max_num_seqs
         self._engine.engine.warm_up()

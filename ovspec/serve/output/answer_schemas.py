@@ -201,6 +201,7 @@ class ServedModelEntry(Answer):
     verify: str
     drafts: bool
     has_chat_template: bool
+    reads_pictures: bool
 
 
 class ModelList(Answer):

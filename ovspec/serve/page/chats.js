@@ -1,4 +1,4 @@
-// Chats, kept in this browser: {id, title, messages: [{role, content, note}]}.
+// Chats, kept in this browser: {id, title, messages: [{role, content, pictures, note}]}.
 
 import { load, store } from "./stored.js";
 

@@ -4,6 +4,7 @@ import { allChats, forget, forgetAll, isKept, keep, newChat } from "./chats.js";
 import { draw } from "./charts.js";
 import { compare } from "./compare.js";
 import { Answer, ask, connect, NeedsKey, server } from "./server.js";
+import { addPictures, asSent, pictures, setPictures } from "./pictures.js";
 import { load, store } from "./stored.js";
 import { CAN_GO_ON, showFigures, showWords, turnOf } from "./turns.js";
 
@@ -121,18 +122,23 @@ function forgetOpen() {
   openChat(newChat());
 }
 
+function fill(text, urls = []) {
+  at("prompt").value = text;
+  setPictures(at("pictures"), urls);
+}
+
 function edit(index) {
   const leaves = index === null && editing !== null;
   editing = index;
-  if (index !== null) at("prompt").value = chat.messages[index].content;
-  else if (leaves) at("prompt").value = "";
+  if (index !== null) fill(chat.messages[index].content, chat.messages[index].pictures);
+  else if (leaves) fill("");
   at("prompt").placeholder = index === null ? "Write a message" : "What follows this message is replaced";
   grow();
   at("prompt").focus();
 }
 
 function asked(messages) {
-  const system = at("system").value.trim(), sent = messages.map(({ role, content }) => ({ role, content }));
+  const system = at("system").value.trim(), sent = messages.map(asSent);
   return system && server.model.has_chat_template ? [{ role: "system", content: system }, ...sent] : sent;
 }
 
@@ -176,9 +182,9 @@ async function write(message, more) {
   }
 }
 
-// Let the model answer these messages in the open chat; where nothing comes of it, the chat is as before, and `text`,
-// which was sent, stands in the box again.
-async function answerTo(messages, text = "") {
+// Let the model answer these messages in the open chat; where nothing comes of it, the chat is as before, and what was
+// sent stands in the box again.
+async function answerTo(messages, sent = { content: "" }) {
   const mine = chat, before = mine.messages, message = { role: "assistant", content: "" };
   mine.messages = [...messages, message];
   try {
@@ -187,7 +193,7 @@ async function answerTo(messages, text = "") {
     if (!message.content) {
       mine.messages = before;
       keep(mine);
-      if (!at("prompt").value) at("prompt").value = text;
+      if (!at("prompt").value) fill(sent.content, sent.pictures);
     }
     throw error;
   }
@@ -232,14 +238,15 @@ function send() {
   if (view === "chat") {
     run(() => {
       const kept = editing === null ? chat.messages : chat.messages.slice(0, editing);
-      at("prompt").value = "";
+      const sent = { role: "user", content: text, ...(pictures().length ? { pictures: pictures() } : {}) };
+      fill("");
       edit(null);
-      return answerTo([...kept, { role: "user", content: text }], text);
+      return answerTo([...kept, sent], sent);
     });
   } else {
     run(async () => {
       const found = { ...options(), seed: 1 };
-      at("verdict").textContent = await compare(asked([{ role: "user", content: text }]), found, stopper.signal, at, showInsight);
+      at("verdict").textContent = await compare(asked([{ role: "user", content: text, pictures: pictures() }]), found, stopper.signal, at, showInsight);
     });
   }
 }
@@ -267,6 +274,7 @@ async function start() {
     at("about").title = `reads up to ${model.max_model_len} tokens`;
     at("verify").replaceChildren(...modes.map(name => new Option(name, name, false, name === model.verify)));
     at("system").parentElement.hidden = !model.has_chat_template;
+    at("add-picture").hidden = !(model.has_chat_template && model.reads_pictures);
     at("key-row").hidden = true;
     showHow();
   } catch (error) {
@@ -293,6 +301,21 @@ at("forget-all").onclick = () => {
   at("forget-all").textContent = at("forget-all").dataset.sure ? "Forget all: press again" : "Forget all chats";
 };
 at("key-row").onsubmit = event => { event.preventDefault(); server.key = at("key").value.trim(); start(); };
+async function take(files) {
+  at("error").textContent = "";
+  try {
+    await addPictures(at("pictures"), files);
+  } catch (error) {
+    at("error").textContent = error.message;
+  }
+}
+
+at("add-picture").onclick = () => at("picture-file").click();
+at("picture-file").onchange = async () => { await take([...at("picture-file").files]); at("picture-file").value = ""; };
+at("prompt").addEventListener("paste", event => {
+  const files = [...event.clipboardData.files].filter(file => file.type.startsWith("image/"));
+  if (files.length && !at("add-picture").hidden) { event.preventDefault(); take(files); }
+});
 at("prompt").addEventListener("input", grow);
 at("prompt").addEventListener("keydown", event => {
   if (event.isComposing || event.keyCode === 229) return; // an input method takes this key

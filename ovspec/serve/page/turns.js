@@ -24,11 +24,15 @@ function pieces(answer) {
   });
 }
 
+function pictureOf(url, index) {
+  return Object.assign(document.createElement("img"), { src: url, alt: `Picture ${index + 1}` });
+}
+
 // The words of a message: an answer as markdown, or token by token by who wrote it.
 export function showWords(words, message, answer, shown) {
   words.className = shown && answer ? "words written" : "words";
   if (shown && answer) words.replaceChildren(...pieces(answer));
-  else if (message.role === "user") words.textContent = message.content;
+  else if (message.role === "user") words.replaceChildren(...(message.pictures || []).map(pictureOf), message.content);
   else words.replaceChildren(render(message.content));
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -20,6 +21,24 @@ class TextPart(StrictBody):
     type: Literal["text"]
     text: Text
     cache_control: dict[str, Any] | None = None
+
+
+class ImageUrl(StrictBody):
+    """Where a picture is."""
+
+    url: Text
+    detail: Literal["auto"] | None = None
+
+
+class ImagePart(StrictBody):
+    """A picture in a message's content."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+    cache_control: dict[str, Any] | None = None
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
 
 def _json(value: str) -> str:
@@ -53,7 +72,7 @@ class Message(StrictBody):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_PARTS)] | None = None
+    content: Text | Annotated[list[Part], Field(fail_fast=True, max_length=MAX_PARTS)] | None = None
     type: Literal["message"] | None = None
     name: Text | None = None
     cache_control: dict[str, Any] | None = None
@@ -71,14 +90,32 @@ class Message(StrictBody):
             raise ValueError(f"a message of role {self.role} has no content; give some text")
         if self.role == "tool" and self.tool_call_id is None:
             raise ValueError("a message of role tool has no tool_call_id; say which call it answers")
+        if self.pictures and self.role != "user":
+            raise ValueError(f"a message of role {self.role} has pictures; send them in one of role user")
         return self
+
+    @property
+    def pictures(self) -> list[str]:
+        """Addresses of the pictures in the content."""
+        parts = self.content if isinstance(self.content, list) else []
+        return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
 
     @property
     def text(self) -> str:
         """The content as text; several parts are lines."""
+        return self.shown(iter(()))
+
+    def shown(self, marks: Iterator[str]) -> str:
+        """The content as text, with a mark for each picture; parts of text behind one another are lines."""
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
-        return "\n".join(part.text for part in self.content)
+        shown, was_text = "", False
+        for part in self.content:
+            is_text = isinstance(part, TextPart)
+            text = part.text if isinstance(part, TextPart) else next(marks, "")
+            shown += ("\n" if was_text and is_text else "") + text
+            was_text = is_text
+        return shown
 
     @property
     def templated(self) -> dict[str, Any]:

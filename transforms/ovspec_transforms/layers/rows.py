@@ -80,13 +80,17 @@ def angles(model: ov.Model) -> set[str]:
     found = set[str]()
     for node in model.get_ordered_ops():
         sources = [port.get_source_output() for port in node.inputs()]
-        known = (source for source in sources if width_of(source) is not None)
-        floats = [source.get_node().get_name() for source in known]
+        floats = [source.get_node().get_name() for source in sources if _is_computed(source)]
         is_converted = node.get_type_name() == "Convert" and not sources[0].get_element_type().is_real()
         chosen = node.get_type_name() == "Select" and not floats
         if is_converted or chosen or (floats and found.issuperset(floats)):
             found.add(node.get_name())
     return found
+
+
+def _is_computed(output: ov.Output) -> bool:
+    """Whether numbers f32 differ from pass to pass; angles may have axes of pictures before their rows."""
+    return bool(output.get_element_type() == ov.Type.f32 and output.get_partial_shape().is_dynamic)
 
 
 def _key(output: ov.Output) -> tuple[str, int]:

@@ -1,0 +1,96 @@
+"""Pictures in messages: read from data URLs, and from files of a folder that the server was told of."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ovspec.errors import raised_by_us
+from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.requests.messages import Message
+from ovspec.vision.picture_prompts import PicturePrompts
+from ovspec.vision.pictures import Pixels, decode_picture, read_picture
+from ovspec.vision.vision_model import Encoded
+
+_FIELD = "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPictures:
+    """What reads the pictures of messages.
+
+    Attributes:
+        prompts: of the model; `None`: it reads none.
+        folder: whose files messages may name; `None`: they may name none.
+    """
+
+    prompts: PicturePrompts | None = None
+    folder: Path | None = None
+
+    def encoded(self, messages: Sequence[Message]) -> list[Encoded]:
+        """Rows of all pictures of a chat, in their order.
+
+        Raises:
+            ApiError: 400, a picture that can't be read.
+        """
+        urls = [url for message in messages for url in message.pictures]
+        if not urls or self.prompts is None:
+            return []
+        try:
+            return [self.prompts.encode(self._read(url)) for url in urls]
+        except ValueError as error:
+            if not raised_by_us(error):
+                raise
+            raise ApiError(400, f"{_FIELD}: {error}", _FIELD, "invalid_value") from error
+
+    def check(self, messages: Sequence[Message]) -> None:
+        """Refuse pictures that nobody reads.
+
+        Raises:
+            ApiError: 400.
+        """
+        if self.prompts is None and any(message.pictures for message in messages):
+            raise ApiError(400, f"{_FIELD}: this server's model reads no pictures; send text alone", _FIELD)
+
+    def marks(self) -> Iterator[str]:
+        """What stands for one picture after the other in the content of messages."""
+        index = 0
+        while self.prompts is not None:
+            yield self.prompts.mark(index)
+            index += 1
+
+    def _read(self, url: str) -> Pixels:
+        kind = url[:16].partition(":")[0].lower()
+        if kind == "data":
+            return decode_picture(_data_of(url))
+        if kind == "file" and self.folder is not None:
+            return read_picture(self._file(url, self.folder))
+        allowed = "data URLs" if self.folder is None else "data URLs and files of the allowed folder"
+        remedy = " (a server that is to read files is started with --allowed-local-media-path)"
+        raise ValueError(
+            f"picture: an address that begins with {url[:16]!r} is not fetched; send {allowed}"
+            f"{'' if self.folder else remedy}"
+        )
+
+    def _file(self, url: str, folder: Path) -> Path:
+        """A file in the allowed folder, links followed."""
+        parts = urlsplit(url)
+        path, root = Path(unquote(parts.path)), folder.resolve()
+        found = (path if path.is_absolute() else root / path).resolve()
+        if parts.netloc not in ("", "localhost") or not found.is_relative_to(root) or not found.is_file():
+            raise ValueError(f"picture: {url[:200]!r} is no file of the folder that this server may read")
+        return found
+
+
+def _data_of(url: str) -> bytes:
+    head, found, data = url.partition(",")
+    if not found or not head.lower().endswith(";base64"):
+        raise ValueError(f"picture: expected data:image/...;base64,... and got {head[:64]!r}")
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"picture: its data URL is no base64 ({error})") from error

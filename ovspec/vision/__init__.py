@@ -1,0 +1,1 @@
+"""Pictures: from files and arrays to the rows that a language model reads in their place."""

@@ -22,8 +22,8 @@ TEXTS = {
     *("suffix_corpus", "questions", "documents", "store", "trace", "suite", "filler"),
 }
 OUTPUTS = {"answers", "output", "out", "json_path", "plot"}
-# A folder of caches is made where there is none.
-ELSEWHERE = {"cache_dir"}
+# A folder of caches is made where there is none. Pictures need another model: tests/pictures.
+ELSEWHERE = {"cache_dir", "images", "allowed_local_media_path"}
 # Makes the store that others read.
 MAKES_STORE = ("rag", "index")
 # OUT is a folder, made with those that it lies in.

@@ -152,7 +152,8 @@ class TestPipeline:
         self, demo_ir: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("ovspec.memory.memory_plan.device_bytes", lambda device: 50_000_000)
-        monkeypatch.setattr("ovspec.pipeline.pipeline.ModelRunner", None)  # calling it would be another error
+        # Calling it would be another error.
+        monkeypatch.setattr("ovspec.pipeline.models.target_model.ModelRunner", None)
         with pytest.raises(ValueError, match=r"0\.05 GB are available") as caught:
             ovspec.LLMPipeline(demo_ir, "CPU")
         assert "\n" not in str(caught.value)

@@ -88,3 +88,10 @@ def test_a_folder_without_a_part_is_refused(
     (copy / part).unlink()
     line = refused(copy, files[0])
     assert part in line
+
+
+def test_a_folder_of_pictures_that_is_none(demo_ir: Path, files: list[Path]) -> None:
+    for path in (files[0], files[0].parent / "missing"):
+        found = command("serve", "-m", str(demo_ir), "--allowed-local-media-path", str(path))
+        assert found.returncode == 2 and found.stderr.count("\n") == 1
+        assert f"--allowed-local-media-path {path}: is no folder; give that of the pictures" in found.stderr

@@ -16,6 +16,7 @@ from ovspec.serve.output.harmony import HarmonyStream, begun_answer, harmony_enc
 from ovspec.serve.output.message_parser import NewText, text_of
 from ovspec.serve.output.response_output import ResponseOutput
 from ovspec.serve.requests.bodies import ChatBody
+from ovspec.vision.picture_prompts import PicturePrompt
 
 CALL = "<|start|>assistant<|channel|>commentary to=functions.{} <|constrain|>json<|message|>{}<|call|>"
 THOUGHT = "<|channel|>analysis<|message|>Hm 🙂 é.<|end|>"
@@ -132,7 +133,7 @@ def test_the_last_answer_of_a_chat_is_not_the_next(encoding: Any, asked: bool) -
         tokenizer=SimpleNamespace(chat_template=text),
         harmony=encoding,
         chat_text=lambda *_: text,
-        requests=SimpleNamespace(chat_prompts=SimpleNamespace(tokenized=tokens_of)),
+        prompt=lambda text, messages: PicturePrompt(tokens_of(text), None),
     )
     tool = {"type": "function", "function": {"name": "weather"}}
     fields = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool]}

@@ -16,8 +16,10 @@ import pytest
 from commands import command, ovspec
 from docs.pages import DRAFTERS, PAGES, code_blocks, figures, inline_commands, scaled
 from gguf_files import GgufModel
+from made_once import MakeOnce
 from prompts import STORY
 from tiers import by_tier
+from tiny_pictures import PICTURES, export_visual
 
 from ovspec_ops import available_isas
 
@@ -46,6 +48,7 @@ NOT_RUN = {
     "export RAY_AUTH_MODE": "sets a variable for the commands below it",
     "ovspec train-head": "needs many texts; tests/train runs it",
     "ovspec generate -m qwen3 --draft-model qwen3-eagle3": "needs the head that it trains",
+    "optimum-cli export openvino --task image-text-to-text": "needs the hub; tests/pictures exports the same",
     "ovspec export": "the fixture ran it; a second export refuses the folder",
 }
 # Commands that the text names without their arguments.
@@ -118,9 +121,13 @@ def of_pages(entries: Iterable[tuple[str, str]]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the exported pair in it, made by the README's own command."""
+def workplace(tmp_path_factory: pytest.TempPathFactory, make_once: MakeOnce) -> Path:
+    """A folder with the pair that the README's own command exports, and a model that reads pictures."""
     folder = tmp_path_factory.mktemp("readme")
+    name = "Qwen2.5-VL"
+    visual = make_once(f"tiny visual {name}", lambda folder: export_visual(name, folder)) / "ir"
+    (folder / "qwen-vl").symlink_to(visual, target_is_directory=True)
+    PICTURES[0].save(folder / "cat.png")
     (folder / "long.txt").write_text(STORY, encoding="utf-8")
     GgufModel().write(folder / "model.gguf")
     (folder / "prompts.jsonl").write_text(json.dumps(STORY) + "\n", encoding="utf-8")

@@ -73,7 +73,7 @@ def test_other_types_are_refused(value: Any) -> None:
 
 def test_a_picture_larger_than_memory_is_refused() -> None:
     huge = np.broadcast_to(np.zeros(3, np.uint8), (1_000_000, 9_000_000, 3))
-    message = r"9000000 x 1000000 pixels take 108,000\.0 GB, .* GB are free; give a smaller one"
+    message = r"9000000 x 1000000 pixels take 324,000\.0 GB, .* GB are free; give a smaller one"
     with pytest.raises(InvalidValueError, match=message):
         pictures_of(huge)
 
@@ -86,6 +86,14 @@ def test_a_file_that_claims_to_be_huge_is_refused_by_its_header() -> None:
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     with pytest.raises(InvalidValueError, match="picture: has more pixels than the 178,956,970"):
         decode_picture(bytes(data))
+
+
+@pytest.mark.parametrize("form", ["EPS", "TIFF", "PPM"])
+def test_files_of_other_forms_are_given_to_no_decoder(form: str) -> None:
+    file = io.BytesIO()
+    PICTURES[0].convert("RGB").save(file, form)
+    with pytest.raises(InvalidValueError, match=r"of no known format\); give a whole PNG, JPEG, WebP, GIF"):
+        decode_picture(file.getvalue())
 
 
 @given(st.binary(max_size=60), st.integers(0, 3000))

@@ -80,6 +80,9 @@ def test_answers_are_those_of_the_pipeline(served: Served, folder: Path, files: 
         ("file://{files}/../other.png", "is no file of the folder that this server may read"),
         ("file://{files}/link.png", "is no file of the folder that this server may read"),
         ("file://example.org/{files}/tall one.png", "is no file of the folder that this server may read"),
+        ("file://[", "is no file of the folder that this server may read"),
+        ("file://{files}/a%00b", "is no file of the folder that this server may read"),
+        (f"file://{{files}}/{'a' * 5000}", "is no file of the folder that this server may read"),
         ("cat.png", "is not fetched"),
     ],
 )

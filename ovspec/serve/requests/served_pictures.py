@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -78,12 +79,13 @@ class ServedPictures:
 
     def _file(self, url: str, folder: Path) -> Path:
         """A file in the allowed folder, links followed."""
-        parts = urlsplit(url)
-        path, root = Path(unquote(parts.path)), folder.resolve()
-        found = (path if path.is_absolute() else root / path).resolve()
-        if parts.netloc not in ("", "localhost") or not found.is_relative_to(root) or not found.is_file():
-            raise ValueError(f"picture: {url[:200]!r} is no file of the folder that this server may read")
-        return found
+        root = folder.resolve()
+        with suppress(OSError, ValueError):  # of names that no file can have
+            parts = urlsplit(url)
+            found = (root / unquote(parts.path)).resolve()
+            if parts.netloc in ("", "localhost") and found.is_relative_to(root) and found.is_file():
+                return found
+        raise ValueError(f"picture: {url[:200]!r} is no file of the folder that this server may read")
 
 
 def _data_of(url: str) -> bytes:

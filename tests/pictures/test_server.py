@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,17 @@ def test_what_is_no_picture_of_ours_is_refused(served: Served, files: Path, url:
     assert status == 400
     assert message in found["error"]["message"]
     assert "\n" not in found["error"]["message"]
+
+
+def test_texts_do_not_wait_while_a_large_picture_is_read(served: Served, files: Path) -> None:
+    Image.new("L", (100_000, 450)).save(files / "large.png")
+    with ThreadPoolExecutor(1) as pool:
+        about_it = pool.submit(chat, served, [part(f"file://{files}/large.png")])
+        time.sleep(0.1)
+        assert chat(served, "?")[0] == 200
+        assert not about_it.done()
+        status, found = about_it.result()
+    assert status == 400 and "one side may be 200 times the other" in found["error"]["message"]
 
 
 def test_pictures_of_others_than_users_are_refused(served: Served) -> None:

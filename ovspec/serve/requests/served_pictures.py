@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from ovspec.errors import raised_by_us
 from ovspec.serve.requests.api_error import ApiError
-from ovspec.serve.requests.messages import Message
+from ovspec.serve.requests.messages import Message, have_pictures
 from ovspec.vision.picture_prompts import PicturePrompts
 from ovspec.vision.pictures import Pixels, decode_picture, read_picture
 from ovspec.vision.vision_model import Encoded
@@ -54,7 +54,7 @@ class ServedPictures:
         Raises:
             ApiError: 400.
         """
-        if self.prompts is None and any(message.pictures for message in messages):
+        if self.prompts is None and have_pictures(messages):
             raise ApiError(400, f"{_FIELD}: this server's model reads no pictures; send text alone", _FIELD)
 
     def marks(self) -> Iterator[str]:

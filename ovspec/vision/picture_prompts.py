@@ -63,12 +63,14 @@ class PicturePrompts:
 
     def encode(self, picture: Pixels) -> Encoded:
         """Rows of a picture; those of the last pictures are kept."""
-        key = blake2b(repr(picture.shape).encode() + picture.tobytes(), digest_size=32).digest()
+        hashed = blake2b(repr(picture.shape).encode(), digest_size=32)
+        hashed.update(np.ascontiguousarray(picture).data)
+        key = hashed.digest()
         with self._lock:
             found = self._kept.get(key) or self._vision.encode(picture)
             self._kept[key] = found
             self._kept.move_to_end(key)
-            while len(self._kept) > 1 and sum(one.rows.nbytes for one in self._kept.values()) > _KEPT_BYTES:
+            while len(self._kept) > 1 and sum(one.nbytes for one in self._kept.values()) > _KEPT_BYTES:
                 self._kept.popitem(last=False)
         return found
 

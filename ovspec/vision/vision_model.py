@@ -41,6 +41,11 @@ class Encoded:
     deep: NDArray[np.float32] | None = None
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes."""
+        return self.rows.nbytes + (0 if self.deep is None else self.deep.nbytes)
+
+    @property
     def keys(self) -> NDArray[np.int64]:
         """Numbers i64 `[rows]` that only the same rows of an equal picture have."""
         return np.frombuffer(hashlib.shake_256(self.digest).digest(8 * len(self.rows)), np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -93,6 +94,16 @@ def test_what_is_no_picture_of_ours_is_refused(served: Served, files: Path, url:
     assert status == 400
     assert message in found["error"]["message"]
     assert "\n" not in found["error"]["message"]
+
+
+def test_pictures_behind_the_last_position_are_not_read(served: Served) -> None:
+    picture = part(data_url(PICTURES[0]))
+    one, two = (chat(served, [picture] * count)[1]["usage"]["prompt_tokens"] for count in (1, 2))
+    limit = json.loads(served.get("/v1/models"))["data"][0]["max_model_len"]
+    content = [picture] * (limit // (two - one - 2) + 1) + [part("data:image/png;base64,AAAA")]
+    status, found = chat(served, content)
+    assert status == 400
+    assert f"this model's maximum context length is {limit}" in found["error"]["message"]
 
 
 def test_texts_do_not_wait_while_a_large_picture_is_read(served: Served, files: Path) -> None:

@@ -32,21 +32,36 @@ class ServedPictures:
     prompts: PicturePrompts | None = None
     folder: Path | None = None
 
-    def encoded(self, messages: Sequence[Message]) -> list[Encoded]:
+    def encoded(self, messages: Sequence[Message], most: int) -> list[Encoded]:
         """Rows of all pictures of a chat, in their order.
 
+        Args:
+            most: rows that the model has positions for; pictures behind them are not read.
+
         Raises:
-            ApiError: 400, a picture that can't be read.
+            ApiError: 400, a picture that can't be read, or too many.
         """
         urls = [url for message in messages for url in message.pictures]
         if not urls or self.prompts is None:
             return []
         try:
-            return [self.prompts.encode(self._read(url)) for url in urls]
+            return self._encoded(self.prompts, urls, most)
         except ValueError as error:
             if not raised_by_us(error):
                 raise
             raise ApiError(400, f"{_FIELD}: {error}", _FIELD, "invalid_value") from error
+
+    def _encoded(self, prompts: PicturePrompts, urls: Sequence[str], most: int) -> list[Encoded]:
+        found, rows = list[Encoded](), 0
+        for url in urls:
+            found.append(prompts.encode(self._read(url)))
+            rows += len(found[-1].rows)
+            if rows > most:
+                raise ValueError(
+                    f"pictures: the first {len(found)} of {len(urls)} take {rows} tokens, this model's "
+                    f"maximum context length is {most}; send fewer or smaller ones"
+                )
+        return found
 
     def check(self, messages: Sequence[Message]) -> None:
         """Refuse pictures that nobody reads.

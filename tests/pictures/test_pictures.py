@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zlib
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ pytest.importorskip("transformers", reason="needs ovspec[export]")
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from ovspec.errors import InvalidTypeError, InvalidValueError
-from ovspec.vision.pictures import decode_picture, pictures_of
+from ovspec.vision.pictures import decode_picture, pictures_of, read_picture
 from ovspec.vision.qwen_vision import resized_to, windows
 
 
@@ -94,6 +95,13 @@ def test_files_of_other_forms_are_given_to_no_decoder(form: str) -> None:
     PICTURES[0].convert("RGB").save(file, form)
     with pytest.raises(InvalidValueError, match=r"of no known format\); give a whole PNG, JPEG, WebP, GIF"):
         decode_picture(file.getvalue())
+
+
+def test_a_file_larger_than_memory_is_refused_by_its_beginning(tmp_path: Path) -> None:
+    with (tmp_path / "large.png").open("wb") as file:
+        file.truncate(2**43)  # no bytes on the disk
+    with pytest.raises(InvalidValueError, match=r"large\.png': is no picture that can be read \(of no known"):
+        read_picture(tmp_path / "large.png")
 
 
 @given(st.binary(max_size=60), st.integers(0, 3000))

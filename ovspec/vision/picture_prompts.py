@@ -12,7 +12,6 @@ from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
-from openvino_genai import ChatHistory
 
 from ovspec.cache.visual_prompt import VisualPrompt
 from ovspec.errors import InvalidValueError
@@ -133,10 +132,6 @@ class PicturePrompts:
         if not found:
             return PicturePrompt(tokens, None)
         return self._expanded(tokens, [pictures[number] for number in found])
-
-    def turn(self, history: ChatHistory, pictures: Sequence[Encoded]) -> PicturePrompt:
-        """The prompt of a chat whose messages have marks."""
-        return self.prompt(self._chat_prompts.templated(history), pictures)
 
     def _expanded(self, tokens: Sequence[int], pictures: Sequence[Encoded]) -> PicturePrompt:
         pad = self._vision.pad_id

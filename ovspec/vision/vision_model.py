@@ -105,7 +105,7 @@ class VisionModel(ABC):
         return [np.array(request.get_output_tensor(index).data, np.float32) for index in outputs]
 
     def number(self, section: str, name: str) -> int:
-        """A positive number of config.json.
+        """A number of config.json, at least 0.
 
         Raises:
             ValueError: it is none.
@@ -130,7 +130,7 @@ def compiled_part(folder: Path, name: str, device: str, properties: Mapping[str,
 
 
 def number_of(config: Config, folder: Path, section: str, name: str) -> int:
-    """A positive number of a section of config.json, or of its top.
+    """A number of a section of config.json, or of its top, at least 0.
 
     Raises:
         ValueError: it is none.

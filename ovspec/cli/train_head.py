@@ -21,7 +21,7 @@ from ovspec_models.heads.export import TRAINED_KINDS
 
 if TYPE_CHECKING:
     from ovspec.train.held_out import HeldOut
-    from ovspec.train.train_head import Needs, Reading, Report
+    from ovspec.train.train_head import Needs, Report, TokensRead
 
 _DRAFT_VOCAB_SIZE = 32000
 COMMON = (
@@ -123,7 +123,7 @@ def train_head(
     settings = TrainSettings(**{name: options[name] for name in names}, seed=seed)
     reports: list[dict[str, Any]] = []
 
-    def show(report: Report | Needs | Reading) -> None:
+    def show(report: Report | Needs | TokensRead) -> None:
         if isinstance(report, Report):
             reports.append(_record(report))
         click.echo(_line(report), err=True)
@@ -168,16 +168,16 @@ def _record(report: Report) -> dict[str, Any]:
     return record
 
 
-def _line(report: Report | Needs | Reading) -> str:
-    from ovspec.train.train_head import Needs, Reading
+def _line(report: Report | Needs | TokensRead) -> str:
+    from ovspec.train.train_head import Needs, TokensRead
 
     if isinstance(report, Needs):
         return (
             f"ovspec: needs about {report.memory / 1e9:.1f} GB of memory, and {report.disk / 1e9:.1f} GB of "
             f"the disk in {report.folder} until the head is written"
         )
-    if isinstance(report, Reading):
-        return f"ovspec: the target has read {report.done:,} of {report.tokens:,} tokens"
+    if isinstance(report, TokensRead):
+        return f"ovspec: the target has read {report.so_far:,} of {report.all:,} tokens"
     loss = "" if report.loss is None else f"loss {report.loss:.3f}, {report.tokens_per_second:.0f} tokens/s, "
     rates = " ".join(f"{share:.2f}" for share in report.held_out.acceptance)
     return (

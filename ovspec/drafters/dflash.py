@@ -58,9 +58,9 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
 
     parts = split_head(open_dflash(read_head(info), info.folder))
     check_states(info, parts, target, len(info.boundaries or ()))
-    ids = None
     if parts.offsets is None:
         share_with_target(info, parts, target)
+        ids = TargetIds(target.vocab_size)
     else:
         embedded = share_embedding(parts.head, read_model(openvino_core(), target.folder))
         check_size(info, parts, "embedding", embedded)
@@ -104,7 +104,7 @@ class DFlashDrafter(CachedHead):
 
     Args:
         runner, join, prefill_chunk, positions: as of `CachedHead`.
-        ids: the target's, of its tokens; `None`: it drafts all of them.
+        ids: the target's, of its tokens.
         block: that it drafts.
     """
 
@@ -115,7 +115,7 @@ class DFlashDrafter(CachedHead):
         self,
         runner: ModelRunner,
         join: JoinedStates,
-        ids: TargetIds | None,
+        ids: TargetIds,
         block: Block,
         prefill_chunk: int,
         positions: int | None = None,
@@ -133,7 +133,7 @@ class DFlashDrafter(CachedHead):
             result = self.runner.forward([self._block(sequences[i], length) for i, length in lengths.items()])
             self.last_duration = result.duration
             self._pass_by(sequences, lengths)
-            logits, begin = result.logits if self._ids is None else self._ids.spread(result.logits), 0
+            logits, begin = self._ids.spread(result.logits), 0
             for index, length in lengths.items():
                 places = logits[begin : begin + length]
                 proposals[index] = parallel_draft(sequences[index], counts[index], places)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ovspec.drafters.head_fit import check_states, read_head, share_with_target
 from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.drafters.target_ids import TargetIds
@@ -30,7 +28,7 @@ def load_mtp(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chun
     check_states(info, parts, target, 1)
     share_with_target(info, parts, target)
     own = ModelInfo.read(info.folder)
-    ids = TargetIds(np.arange(target.vocab_size), target.vocab_size)
+    ids = TargetIds(target.vocab_size)
     runner = ModelRunner(parts.head, backends=backends)
     positions = own.max_position_embeddings
     return RecurrentHead("mtp", runner, None, ids, prefill_chunk, positions)

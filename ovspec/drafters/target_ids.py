@@ -13,11 +13,12 @@ class TargetIds:
     """Spreads logits of a head over the target's vocabulary.
 
     Args:
-        ids: i64 `[draft vocabulary]`, the target's id of each of the head's tokens.
         vocab_size: of the target.
+        ids: i64 `[draft vocabulary]`, the target's id of each of the head's tokens; `None`: it has the
+            target's tokens.
     """
 
-    def __init__(self, ids: NDArray[np.int64], vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, ids: NDArray[np.int64] | None = None) -> None:
         self._ids, self._vocab_size = ids, vocab_size
         self._full = np.zeros((0, vocab_size), np.float32)
 
@@ -33,14 +34,14 @@ class TargetIds:
         Raises:
             ValueError: a head with fewer tokens and no such output, or one for another target.
         """
-        ids = np.arange(parts.drafted)
         if parts.offsets is None:
             if parts.drafted != vocab_size:
                 raise ValueError(
                     f"'{info.folder}' drafts {parts.drafted} of the target's {vocab_size} tokens and has no "
                     "d2t, which says of which; export the head again"
                 )
-            return cls(ids, vocab_size)
+            return cls(vocab_size)
+        ids = np.arange(parts.drafted)
         if parts.offsets.shape != ids.shape:
             raise ValueError(
                 f"'{info.folder}': d2t has the shape {list(parts.offsets.shape)}, the head {parts.drafted} "
@@ -52,10 +53,12 @@ class TargetIds:
                 f"'{info.folder}' is a head for another target: d2t names token {ids.max()} or one token "
                 f"twice, the target's vocabulary is {vocab_size}"
             )
-        return cls(ids, vocab_size)
+        return cls(vocab_size, ids)
 
     def spread(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Logits over the target's vocabulary, valid until the next; unknown tokens have -inf."""
+        """Logits over the target's vocabulary, valid until the next pass; unknown tokens have -inf."""
+        if self._ids is None:
+            return logits
         if len(self._full) < len(logits):
             self._full = np.full((len(logits), self._vocab_size), -np.inf, np.float32)
         full = self._full[: len(logits)]

@@ -9,7 +9,6 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.passes.tables import Rows, joined, slots
-from ovspec.sampling.sampling import SamplingParams
 from ovspec_ops.decoder_layers.sampling import SAMPLING
 from ovspec_transforms import DRAFT_PLAN, DRAFT_SAMPLING, SLOT_MAPPING
 
@@ -74,9 +73,10 @@ def _sampling(batch: Sequence[Rows]) -> NDArray[np.uint8]:
     """How each sequence draws; nothing where none does."""
     if all(one.sampling is None for one in batch):
         return _LARGEST
-    found = []
-    for one in batch:
-        law, temperature = one.sampling or SamplingParams(), one.sampling.temperature if one.sampling else 0.0
-        top_k = law.top_k if law.top_k < one.vocab_size else 0
-        found.append((one.key, one.context, top_k, temperature, law.top_p, law.min_p, 0))
-    return np.array(found, SAMPLING).view(np.uint8)
+    found = np.zeros(len(batch), SAMPLING)  # a temperature of 0 takes the largest logit
+    found["top_p"] = 1
+    for index, one in enumerate(batch):
+        if (law := one.sampling) is not None:
+            top_k = min(law.top_k, one.vocab_size)  # that of OpenVINO GenAI has 64 bits
+            found[index] = (one.key, one.context, top_k, law.temperature, law.top_p, law.min_p, 0)
+    return found.view(np.uint8)

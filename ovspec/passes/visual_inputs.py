@@ -9,9 +9,8 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.passes.tables import Rows
-from ovspec_transforms import DEEP_ROWS, POSITION_AXES, ROWS_TAKEN, VISUAL_ROWS
+from ovspec_transforms import DEEP_ROWS, POSITION_AXES, ROWS_TAKEN, TOKEN_TYPES, VISUAL_ROWS
 
-_TYPES = "token_type_ids"
 _IS_DEEP = "visual_pos_masks"
 
 
@@ -29,9 +28,9 @@ class VisualInputs:
         self._none = np.zeros((0, 1, hidden_size), np.float32)
         self._axes = axes
         self._has_types = has_types
-        # The graph counts through them, which it can't where there are none.
+        # The graph takes the row of a picture by its number: it can't read an input without any row.
         self._nothing = np.zeros((deep, 1, hidden_size), np.float32)
-        optional = ((POSITION_AXES, axes), (_TYPES, has_types), (_IS_DEEP, deep), (DEEP_ROWS, deep))
+        optional = ((POSITION_AXES, axes), (TOKEN_TYPES, has_types), (_IS_DEEP, deep), (DEEP_ROWS, deep))
         self.names = (VISUAL_ROWS, ROWS_TAKEN, *(name for name, wanted in optional if wanted))
 
     @classmethod
@@ -42,7 +41,7 @@ class VisualInputs:
             return None
         axes = shapes[POSITION_AXES][0].get_length() if POSITION_AXES in shapes else 0
         deep = shapes[DEEP_ROWS][0].get_length() if DEEP_ROWS in shapes else 0
-        return cls(shapes[VISUAL_ROWS][2].get_length(), axes, _TYPES in shapes, deep)
+        return cls(shapes[VISUAL_ROWS][2].get_length(), axes, TOKEN_TYPES in shapes, deep)
 
     def inputs(self, batch: Sequence[Rows]) -> dict[str, NDArray[np.generic]]:
         """Those of a pass."""
@@ -62,7 +61,7 @@ class VisualInputs:
             ROWS_TAKEN: taken,
         }
         if self._has_types:
-            found[_TYPES] = (taken >= count).astype(np.int64)[None]
+            found[TOKEN_TYPES] = (taken >= count).astype(np.int64)[None]
         if len(self._nothing):
             found[_IS_DEEP] = (taken >= count)[:, None]
             found[DEEP_ROWS] = np.concatenate(deep, 1) if deep else self._nothing

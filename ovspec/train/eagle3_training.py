@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ovspec.train.held_out import HeldOut
 from ovspec.train.target_passes import has_bf16
 from ovspec.train.target_states import Known, TargetStates
 from ovspec.train.texts import Text, TrainingTexts, packed
+from ovspec_models.folder.files import replace_file
 
 _STEP_DECAY = 0.8  # weight of a step's loss against that of the step before it, as in EAGLE-3's code
 _CLIP, _WEIGHT_DECAY, _WARM_UP = 0.5, 0.0, 0.02
@@ -165,9 +167,9 @@ class Eagle3Training:
             "net": self.net.state_dict(),
             "optimizer": self._optimizer.state_dict(),
         }
-        temporary = path.with_name(f"{path.name}.new")
-        torch.save(state, temporary)
-        temporary.replace(path)
+        content = BytesIO()
+        torch.save(state, content)
+        replace_file(path, content.getvalue())
 
     def resume(self, path: Path) -> None:
         """Go on where a file of `save` says.

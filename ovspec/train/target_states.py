@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from ovspec.train.target_passes import Reading, TargetPasses
 from ovspec.train.texts import Text
+from ovspec_models.folder.files import replace_file
+from ovspec_models.folder.json_file import read_json
 
 #: Of the draft vocabulary, how many of the target's likeliest tokens a head learns from at each place.
 KEPT_TOKENS = 64
@@ -37,72 +39,27 @@ class Known:
     best: NDArray[np.int32]
 
 
+@dataclass(frozen=True, slots=True)
 class TargetStates:
-    """What the target says of texts, in a folder.
+    """What the target says of texts; `self[n]` is of text n, until their folder is deleted.
 
-    Args:
-        folder: is made, or goes on being filled.
-        texts: i64 `[tokens]` each; `self[n]` is what the target says of text n.
-        vocabulary: tokens of the draft vocabulary.
-        width: of all boundaries' states of a token.
+    Attributes:
+        sizes: f32 `[sum of hidden sizes]`, the units of the states.
+        arrays: by the names of `Known`, of all texts one after the other.
+        ends: of each text in them.
     """
 
-    def __init__(self, folder: Path, texts: Sequence[Text], vocabulary: int, width: int) -> None:
-        self._folder, self._texts = folder, texts
-        self._ends = np.cumsum([len(text) for text in texts])
-        kept = min(KEPT_TOKENS, vocabulary)
-        self._forms = {
-            "states": (np.float16, width),
-            "likely": (np.int32, kept),
-            "shares": (np.float16, kept),
-            "best": (np.int32, 1),
-        }
-        self._arrays: dict[str, NDArray[Any]] = {}
-        self.sizes: NDArray[np.float32] = np.ones(width, np.float32)
-
-    @property
-    def bytes(self) -> int:
-        """On disk, once all is read."""
-        return int(self._ends[-1]) * sum(
-            np.dtype(form).itemsize * width for form, width in self._forms.values()
-        )
-
-    def fill(self, passes: TargetPasses, ids: NDArray[np.int64], boundaries: int) -> Iterator[int]:
-        """Read the texts that are not read yet, `ids` are the draft's vocabulary; yields tokens read so far.
-
-        Raises:
-            ValueError: the disk has no room for them.
-        """
-        progress = self._folder / "progress.json"
-        self._folder.mkdir(parents=True, exist_ok=True)
-        done = 0
-        if progress.is_file():
-            told = json.loads(progress.read_text())
-            done, self.sizes = told["texts"], np.array(told["sizes"], np.float32)
-        else:
-            self._check_room()
-            (first,) = passes.read(self._texts[:1], ids)
-            self.sizes = _sizes(first.states, boundaries)
-        mode: Any = "r+" if done else "w+"
-        total = int(self._ends[-1])
-        self._arrays = {
-            name: np.memmap(self._folder / name, form, mode, shape=(total, width))
-            for name, (form, width) in self._forms.items()
-        }
-        for begin in range(done, len(self._texts), _SAVE_TEXTS):
-            part = range(begin, min(begin + _SAVE_TEXTS, len(self._texts)))
-            for number, reading in zip(part, passes.read([self._texts[n] for n in part], ids), strict=True):
-                self._keep(number, reading)
-            progress.write_text(json.dumps({"texts": part.stop, "sizes": self.sizes.tolist()}))
-            yield int(self._ends[part.stop - 1])
+    sizes: NDArray[np.float32]
+    arrays: dict[str, NDArray[Any]]
+    ends: list[int]
 
     def __getitem__(self, number: int) -> Known:
-        end = int(self._ends[number])
-        rows = slice(end - len(self._texts[number]), end)
-        part = {name: np.asarray(array[rows]) for name, array in self._arrays.items()}
+        rows = slice(self.ends[number - 1] if number else 0, self.ends[number])
+        part = {name: np.asarray(array[rows]) for name, array in self.arrays.items()}
         return Known(part["states"], part["likely"], part["shares"], part["best"][:, 0])
 
-    def _keep(self, number: int, reading: Reading) -> None:
+    def keep(self, number: int, reading: Reading) -> None:
+        """Write what the target says of a text."""
         known = self[number]
         known.states[:] = reading.states / self.sizes
         count = known.likely.shape[1]
@@ -112,20 +69,88 @@ class TargetStates:
         known.shares[:] = weights / weights.sum(-1, keepdims=True)
         known.best[:] = reading.best
 
-    def _check_room(self) -> None:
-        free = shutil.disk_usage(self._folder).free
-        if self.bytes > free:
-            raise ValueError(
-                f"{self._folder}: the target's states of these texts take {self.bytes / 1e9:.1f} GB, the "
-                f"disk has {free / 1e9:.1f} GB free; make room, or give fewer texts"
-            )
+
+def states_bytes(texts: Sequence[Text], vocabulary: int, width: int) -> int:
+    """What the states of texts take on the disk; arguments as of `read_states`."""
+    row = sum(np.dtype(form).itemsize * size for form, size in _forms(vocabulary, width).values())
+    return row * sum(map(len, texts))
 
 
-def _sizes(states: NDArray[np.float32], boundaries: int) -> NDArray[np.float32]:
+def read_states(
+    folder: Path,
+    texts: Sequence[Text],
+    target: Callable[[], TargetPasses],
+    ids: NDArray[np.int64],
+    hidden_sizes: Sequence[int],
+    report: Callable[[int], None],
+) -> TargetStates:
+    """Have the target read texts, those that an earlier call did not.
+
+    Args:
+        folder: is made, or goes on being filled.
+        texts: i64 `[tokens]` each.
+        target: is called where there is something to read.
+        ids: i64, the draft's vocabulary.
+        hidden_sizes: of the boundaries.
+        report: is called with the tokens read so far.
+
+    Raises:
+        ValueError: the disk has no room for them, or the folder is damaged.
+    """
+    progress = folder / "progress.json"
+    ends = np.cumsum([len(text) for text in texts]).tolist()
+    if begun := progress.is_file():
+        told = read_json(progress, f"delete {folder.parent} to begin anew")
+        done, sizes = int(told["texts"]), np.array(told["sizes"], np.float32)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        _check_room(folder, states_bytes(texts, len(ids), sum(hidden_sizes)))
+        done, sizes = 0, np.ones(sum(hidden_sizes), np.float32)
+    passes = target() if done < len(texts) else None
+    if passes and not begun:
+        (first,) = passes.read(texts[:1], ids)
+        sizes = _sizes(first.states, hidden_sizes)
+    mode: Any = "r+" if begun else "w+"
+    arrays = {
+        name: np.memmap(folder / name, form, mode, shape=(ends[-1], width))
+        for name, (form, width) in _forms(len(ids), sum(hidden_sizes)).items()
+    }
+    states = TargetStates(sizes, dict(arrays), ends)
+    while passes and done < len(texts):
+        part = range(done, min(done + _SAVE_TEXTS, len(texts)))
+        for number, reading in zip(part, passes.read([texts[n] for n in part], ids), strict=True):
+            states.keep(number, reading)
+        done = part.stop
+        replace_file(progress, json.dumps({"texts": done, "sizes": sizes.tolist()}).encode())
+        report(ends[done - 1])
+    return states
+
+
+def _forms(vocabulary: int, width: int) -> dict[str, tuple[type[np.generic], int]]:
+    """Type and numbers per token of each array of `Known`."""
+    kept = min(KEPT_TOKENS, vocabulary)
+    return {
+        "states": (np.float16, width),
+        "likely": (np.int32, kept),
+        "shares": (np.float16, kept),
+        "best": (np.int32, 1),
+    }
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ValueError(
+            f"{folder}: the target's states of these texts take {needed / 1e9:.1f} GB, the disk has "
+            f"{free / 1e9:.1f} GB free; make room, or give fewer texts"
+        )
+
+
+def _sizes(states: NDArray[np.float32], hidden_sizes: Sequence[int]) -> NDArray[np.float32]:
     """Root mean square of every boundary's states, once for each of its numbers.
 
-    Boundaries differ in size by orders of magnitude; so f16 holds all of them, and a head begins with
-    features of size 1.
+    Boundaries differ in size by orders of magnitude; in these units f16 holds all of them, and a head begins
+    with features of size 1.
     """
-    parts = np.split(states, boundaries, 1)
+    parts = np.split(states, np.cumsum(hidden_sizes)[:-1], 1)
     return np.concatenate([np.full(part.shape[1], np.sqrt((part**2).mean()), np.float32) for part in parts])

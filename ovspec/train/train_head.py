@@ -18,11 +18,13 @@ from ovspec.train.footprint import memory_needed
 from ovspec.train.head_folder import HeadSizes, head_config, write_head
 from ovspec.train.held_out import HeldOut
 from ovspec.train.target_passes import TargetPasses, target_weights
-from ovspec.train.target_states import TargetStates
+from ovspec.train.target_states import read_states, states_bytes
 from ovspec.train.texts import TrainingTexts
 from ovspec_models import ModelInfo
 from ovspec_models.export.new_folder import check_new_folder, new_folder
+from ovspec_models.folder.files import replace_file
 from ovspec_models.folder.graph_files import graph_of, weights_of
+from ovspec_models.folder.json_file import read_json
 
 _SAVE_SECONDS = 60.0
 _REPORTS = 20  # of held-out agreement, beside the last
@@ -38,11 +40,11 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TokensRead:
     """Tokens whose states the target has computed so far, and all."""
 
-    done: int
-    tokens: int
+    so_far: int
+    all: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def train_head(
     out: Path,
     properties: Mapping[str, object],
     weight_format: str | None,
-    report: Callable[[Report | Needs | Reading], None],
+    report: Callable[[Report | Needs | TokensRead], None],
 ) -> HeldOut:
     """Train and write the head's folder; returns its agreement on the held-out texts.
 
@@ -100,13 +102,17 @@ def train_head(
     }
     _claim(work, about)
     every = [*texts.train, *texts.held_out]
-    states = TargetStates(work / "states", every, len(ids), len(sizes.boundaries) * target.hidden_size)
-    longest = max(map(len, every))
-    report(Needs(memory_needed(target, config, settings, longest), states.bytes, work))
-    passes = TargetPasses(target.folder, sizes.boundaries, properties)
-    for tokens in states.fill(passes, ids, len(sizes.boundaries)):
-        report(Reading(tokens, sum(map(len, every))))
-    del passes
+    tokens, widths = sum(map(len, every)), [target.hidden_size] * len(sizes.boundaries)
+    memory = memory_needed(target, config, settings, max(map(len, every)))
+    report(Needs(memory, states_bytes(every, len(ids), sum(widths)), work))
+    states = read_states(
+        work / "states",
+        every,
+        lambda: TargetPasses(target.folder, sizes.boundaries, properties),
+        ids,
+        widths,
+        lambda read: report(TokensRead(read, tokens)),
+    )
     weights = target_weights(target.folder)
     training = Eagle3Training(config, len(sizes.boundaries), ids, weights, texts, states, settings)
     state = work / "head.pt"
@@ -148,12 +154,9 @@ def _claim(work: Path, about: dict[str, Any]) -> None:
     told = work / "training.json"
     if not told.is_file():
         work.mkdir(parents=True, exist_ok=True)
-        told.write_text(json.dumps(about, indent=2), encoding="utf-8")
+        replace_file(told, json.dumps(about, indent=2).encode())
         return
-    try:
-        found = json.loads(told.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{told} is damaged ({error}); delete {work} to begin anew") from error
+    found = read_json(told, f"delete {work} to begin anew")
     for name, value in about.items():
         if found.get(name) != value:
             raise ValueError(

@@ -20,6 +20,7 @@ from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
 from ovspec.modes.commit_verify import MAX_INTERVAL, CommitVerify
 from ovspec.runner.model_runner import ModelRunner
+from ovspec.schedule.schedule import HeuristicSchedule, Plan, StepOutcome, StepState
 
 COMMIT = CommitVerify(SPARSE, interval=5)
 VERIFY = ("dense", SPARSE, COMMIT)
@@ -318,6 +319,33 @@ def test_commits_of_many_requests_do_not_share_a_pass_that_is_too_large(
     rows.clear()
     assert list(engine.generate([c.request(str(n)) for n, c in enumerate(cases)]).values()) == want
     assert MAX_INTERVAL + 1 < max(rows) <= 2 * (MAX_INTERVAL + 1)
+
+
+class CountedSchedule(HeuristicSchedule):
+    """Counts the steps that it is asked for and told of."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 10)
+        self.asked = self.told = 0
+
+    def plan(self, state: StepState) -> Plan:
+        self.asked += 1
+        return super().plan(state)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        self.told += 1
+        super().observe(outcome)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "verify", "hears"),
+    [(None, "dense", False), (None, COMMIT, True), ("prompt_lookup", "dense", True)],
+)
+def test_a_schedule_hears_of_steps_with_a_choice_alone(drafter: str | None, verify: Any, hears: bool) -> None:
+    schedule, engine = CountedSchedule(), engine_of(drafter)
+    request = Case(3, verify=verify).request()
+    assert engine.generate([replace(request, schedule=schedule)])["alone"] == alone(3, None)
+    assert (schedule.asked > 0, schedule.told > 0) == (hears, hears)
 
 
 def test_a_mode_that_the_graph_was_not_built_for_is_refused() -> None:

@@ -34,18 +34,13 @@ def test_shapes_share_the_memory_of_the_largest() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_pass_that_fails_says_so(threads: int, demo_ir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one thread too, where OpenVINO drops the exception of an operation."""
-    runner, cached, write = (
-        ModelRunner(demo_ir, properties={"INFERENCE_NUM_THREADS": threads}),
-        CachedSequence(),
-        PassInputs.write,
-    )
-    rows = [Rows(cached, np.arange(5), sampled=5)]
+    runner, write = ModelRunner(demo_ir, properties={"INFERENCE_NUM_THREADS": threads}), PassInputs.write
     monkeypatch.setattr(
         PassInputs,
         "write",
         lambda inputs, values: write(inputs, {**values, "slot_mapping": values["slot_mapping"] + 10**7}),
     )
     with pytest.raises(RuntimeError, match=r"slot_mapping\[0\] is 1000"):
-        runner.forward(rows)
+        runner.forward([Rows(CachedSequence(), np.arange(5), sampled=5)])
     monkeypatch.undo()
     assert np.isfinite(runner.forward([Rows(CachedSequence(), np.arange(5), sampled=5)]).logits).all()

@@ -26,9 +26,9 @@ from ovspec.train.eagle3_training import TrainSettings
 from ovspec.train.head_folder import HeadSizes
 from ovspec.train.held_out import HeldOut
 from ovspec.train.target_passes import TargetPasses, target_weights
-from ovspec.train.target_states import KEPT_TOKENS, TargetStates
+from ovspec.train.target_states import KEPT_TOKENS, read_states, states_bytes
 from ovspec.train.texts import TrainingTexts
-from ovspec.train.train_head import Needs, Reading, Report, train_head, training_folder
+from ovspec.train.train_head import Needs, Report, TokensRead, train_head, training_folder
 from ovspec_models import demo_pair_path
 from ovspec_models.folder.head_info import HeadInfo
 
@@ -140,12 +140,14 @@ def test_states_are_kept_on_disk(tmp_path: Path) -> None:
     models, every = pair(), texts().train[:3]
     ids = np.arange(0, VOCAB, 2)
     passes = TargetPasses(models.folder, BOUNDARIES, F32)
-    for _ in range(2):  # the second one finds them
-        states = TargetStates(tmp_path, every, len(ids), 3 * HIDDEN)
-        read = list(states.fill(passes, ids, len(BOUNDARIES)))
-    assert not read
-    assert states.bytes == sum(
-        (tmp_path / name).stat().st_size for name in ("states", "likely", "shares", "best")
+    given = (tmp_path / "states", every, lambda: passes, ids, [HIDDEN] * len(BOUNDARIES))
+    read: list[int] = []
+    read_states(*given, read.append)
+    assert read == [sum(map(len, every))]
+    states = read_states(*given[:2], pytest.fail, *given[3:], read.append)  # nothing is left to read
+    files = ("states", "likely", "shares", "best")
+    assert states_bytes(every, len(ids), 3 * HIDDEN) == sum(
+        (tmp_path / "states" / name).stat().st_size for name in files
     )
     for number, reading in enumerate(passes.read(every, ids)):
         known = states[number]
@@ -172,7 +174,7 @@ def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytes
     train(tmp_path / "whole", epochs=8)
     seen: list[int] = []
 
-    def interrupt(report: Report | Needs | Reading) -> None:
+    def interrupt(report: Report | Needs | TokensRead) -> None:
         if isinstance(report, Report):
             seen.append(report.step)
             if report.step >= report.steps // 2:
@@ -185,7 +187,7 @@ def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytes
         train(tmp_path / "broken", epochs=8, learning_rate=1e-3)
     told: list[Any] = []
     train(tmp_path / "broken", told.append, epochs=8)
-    assert not any(isinstance(report, Reading) for report in told), "the target reads the texts once"
+    assert not any(isinstance(report, TokensRead) for report in told), "the target reads the texts once"
     first = next(report for report in told if isinstance(report, Report))
     assert 0 < first.step <= seen[-1]
     one, other = (
@@ -196,7 +198,7 @@ def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
-    def interrupt(report: Report | Needs | Reading) -> None:
+    def interrupt(report: Report | Needs | TokensRead) -> None:
         if isinstance(report, Report):
             raise KeyboardInterrupt
 
@@ -208,7 +210,7 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
         train(tmp_path / "out", epochs=1)
     (work / "training.json").write_text("{")
     with pytest.raises(
-        ValueError, match=r"training\.json is damaged .*; delete .*out\.training to begin anew"
+        ValueError, match=r"training\.json: not valid JSON .*; delete .*out\.training to begin anew"
     ):
         train(tmp_path / "out", epochs=1)
 
@@ -250,6 +252,7 @@ def test_the_command(tmp_path: Path) -> None:
     common = ("train-head", "--target", demo_pair_path(), "--data", data, "--epochs", 1)
     done = command(*common, "--output", out, "--draft-vocab-size", 64, "--held-out", 0.2, "--json")
     assert done.returncode == 0, done.stderr
+    assert "GB of memory, and 0.0 GB of the disk in" in done.stderr and "the target has read" in done.stderr
     figures = json.loads(done.stdout)
     assert (
         figures["reports"][-1]["step"] == figures["reports"][-1]["steps"] and figures["tokens_per_pass"] >= 1

@@ -80,6 +80,7 @@ from ovspec_transforms.linear.adapted_layer import AdaptedLayer as AdaptedLayer
 from ovspec_transforms.linear.native_linear import Arithmetic as Arithmetic
 from ovspec_transforms.linear.native_linear import linear_layers as linear_layers
 from ovspec_transforms.linear.native_linear import native_linear as native_linear
+from ovspec_transforms.pictures.text_embedding import TOKEN_TYPES as TOKEN_TYPES
 from ovspec_transforms.pictures.text_embedding import join_text_embedding as join_text_embedding
 from ovspec_transforms.pictures.visual_rows import DEEP_ROWS as DEEP_ROWS
 from ovspec_transforms.pictures.visual_rows import POSITION_AXES as POSITION_AXES

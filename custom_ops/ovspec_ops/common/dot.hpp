@@ -19,10 +19,9 @@ OVSPEC_INLINE IVec dot(IVec total, IVec bytes, IVec parts) {
 #endif
 }
 
-// The same of bytes below 16, of two vectors of each.
+// The same for two pairs of vectors, low with low_parts and high with high_parts; bytes are below 16.
 OVSPEC_INLINE IVec dot_halves(IVec total, IVec low, IVec low_parts, IVec high, IVec high_parts) {
-    // Sums of 16 bits hold four products. Without the newer instruction that is exact for halves of bytes
-    // alone.
+    // Without VNNI, products are summed in 16 bits, which hold four of such bytes: both pairs share a sum.
 #if OVSPEC_LANES == 16 && defined(__AVX512BW__) && !defined(__AVX512VNNI__)
     const __m512i pairs = _mm512_add_epi16(_mm512_maddubs_epi16((__m512i)low, (__m512i)low_parts),
                                            _mm512_maddubs_epi16((__m512i)high, (__m512i)high_parts));

@@ -126,7 +126,8 @@ std::int32_t drawn_token(const float* logits, std::size_t width, const Sampling&
     Place end = sampling.top_k > 0 && sampling.top_k < row.width ? row.behind(sampling.top_k) : row.end();
     const double most = sampling.top_p < 1.0f ? sampling.top_p * row.mass(end) : 0.0;
     for (;;) {
-        // What is not kept shows once it wins, which is rare, and with it go all behind it.
+        // Whether min_p and top_p keep a token is asked when it wins, which is cheaper than to ask for all.
+        // Where they do not, they keep none behind it either: the next draw is among those before it.
         const Place found = row.at(winner(row, likely, end, key));
         const bool kept = static_cast<float>(row.weight(found.logit)) >= sampling.min_p;
         if (found.id == likely || (kept && (sampling.top_p >= 1.0f || row.mass(found) <= most)))

@@ -9,13 +9,13 @@ _EMBEDDING = "openvino_text_embeddings_model.xml"
 
 
 def graph_of(folder: Path) -> Path:
-    """The graph of a folder: of a model that reads pictures that of its language model."""
+    """The file of a folder's graph; where the model reads pictures, that of its language model."""
     language = folder / _LANGUAGE
     return language if language.is_file() and not (folder / _TEXT).is_file() else folder / _TEXT
 
 
 def text_embedding_of(folder: Path) -> Path | None:
-    """The graph that makes rows of tokens, where that of the folder does not do so itself."""
+    """The file of the graph that looks tokens up in the embedding; `None`: `graph_of` does so itself."""
     return folder / _EMBEDDING if graph_of(folder).name == _LANGUAGE else None
 
 

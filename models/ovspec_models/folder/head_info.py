@@ -142,7 +142,7 @@ class HeadInfo:
             norms=norms_of(config),
             block=_block(path, config) if kind == "dflash" else None,
             samples_anchor=config.get("sample_from_anchor") is True,
-            own_output=config.get("draft_vocab_size") not in (None, config.get("vocab_size")),
+            own_output=has_own_tokens(config),
         )
 
     def check_target(self, hidden_size: int, layers: int, vocab_size: int) -> None:
@@ -162,6 +162,11 @@ class HeadInfo:
                     f"'{self.folder}' is a head for another target: its {name} is {made_for}, this target's "
                     f"{found}; take the head that was trained for this target"
                 )
+
+
+def has_own_tokens(config: dict[str, Any]) -> bool:
+    """Whether a head drafts tokens of its own by its config.json, and not those of its target."""
+    return config.get("draft_vocab_size") not in (None, config.get("vocab_size"))
 
 
 def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:

@@ -72,7 +72,7 @@ _QUANTISED = ("int4", "nf4", "fp4", "int8", "fp8")  # the fewest bits first
 class ModelInfo:
     """Facts about one model folder.
 
-    ``weight_bytes`` is the size of its weights without pictures'. ``vocab_size`` is the model's, which may be
+    ``weight_bytes`` is the size of its text model's weights. ``vocab_size`` is the model's, which may be
     padded past the tokenizer's. ``max_position_embeddings`` counts the scaling of rotary embeddings; it is
     ``None`` where config.json states no limit, as in families with ALiBi. ``why_no_more_positions`` says why
     texts end there where the model's scaling goes on. ``eos_token_ids`` are those of config.json, empty

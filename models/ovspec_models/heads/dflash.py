@@ -14,7 +14,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_models.folder.head_info import OWN_EMBEDDING, boundaries_of
+from ovspec_models.folder.head_info import OWN_EMBEDDING, boundaries_of, has_own_tokens
 from ovspec_models.heads.checkpoint import (
     MOST_LAYERS,
     CheckpointWeights,
@@ -130,7 +130,7 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         arrays[name] = checkpoint.array(name, f"model.{name}", dims=wanted)
     for name in (_EMBEDDING, _OUTPUT):
         arrays[name] = np.zeros((1, shape.hidden_size), np.float32)
-    if config.get("draft_vocab_size") not in (None, config.get("vocab_size")):
+    if has_own_tokens(config):
         drafted = checkpoint.count("draft_vocab_size")
         arrays[_OUTPUT] = checkpoint.array(_OUTPUT, dims=(drafted, shape.hidden_size))
         arrays["d2t"] = checkpoint.array("d2t", dims=(drafted,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_transforms.graph import ancestors, i64, let_read, nodes_of_type, source_node
+from ovspec_transforms.graph import ancestors, find_input, i64, let_read, nodes_of_type, source_node
 
 POSITION_IDS = "position_ids"
 _COUNTED = "counted_positions"
@@ -22,7 +22,7 @@ def read_positions(model: ov.Model) -> None:
     Args:
         model: stateful, as it was exported; other models are left as they are.
     """
-    positions = next((node for node in model.get_parameters() if _is_called(node, POSITION_IDS)), None)
+    positions = find_input(model, POSITION_IDS)
     if positions is not None and positions.output(0).get_target_inputs():
         return
     found = [_counted_positions(node) for cosine in nodes_of_type(model, "Cos") for node in ancestors(cosine)]
@@ -46,10 +46,7 @@ def read_positions(model: ov.Model) -> None:
 
 def join_positions(model: ov.Model) -> None:
     """Let what `read_positions` found read the input that OpenVINO's transform has made."""
-    own, made = (
-        next((node for node in model.get_parameters() if _is_called(node, name)), None)
-        for name in (_COUNTED, POSITION_IDS)
-    )
+    own, made = find_input(model, _COUNTED), find_input(model, POSITION_IDS)
     if own is not None and made is not None:
         let_read(own.output(0), ops.unsqueeze(made, i64(1)).output(0))
         model.remove_parameter(own)
@@ -70,7 +67,3 @@ def _counted_positions(node: ov.Node) -> ov.Output | None:
         return None
     has_axes = len(shape) == _WITH_AXES and shape[0].is_static
     return found if has_axes or len(shape) == _WITH_AXES - 1 else None
-
-
-def _is_called(parameter: ov.Node, name: str) -> bool:
-    return name in parameter.output(0).get_names()

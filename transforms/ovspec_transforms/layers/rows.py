@@ -89,7 +89,7 @@ def angles(model: ov.Model) -> set[str]:
 
 
 def _is_computed(output: ov.Output) -> bool:
-    """Whether numbers f32 differ from pass to pass; angles may have axes of pictures before their rows."""
+    """Whether an output has f32 numbers of the pass, in any shape: pictures give angles more dimensions."""
     return bool(output.get_element_type() == ov.Type.f32 and output.get_partial_shape().is_dynamic)
 
 

@@ -10,7 +10,7 @@ INPUT_IDS = "input_ids"
 #: What the text embedding makes of the tokens of a pass.
 TEXT_ROWS = "text_rows"
 _ROWS_READ = "inputs_embeds"
-_TYPES = "token_type_ids"
+TOKEN_TYPES = "token_type_ids"
 
 
 def join_text_embedding(model: ov.Model, embedding: ov.Model) -> None:
@@ -39,7 +39,7 @@ def join_text_embedding(model: ov.Model, embedding: ov.Model) -> None:
     let_read(given.output(0), rows)
     model.remove_parameter(given)
     model.add_parameters([tokens])
-    if (types := find_input(model, _TYPES)) is not None:
+    if (types := find_input(model, TOKEN_TYPES)) is not None:
         # Sizes that the graph takes of them would not be those of the rows of a pass.
         for port in list(types.output(0).get_target_inputs()):
             if port.get_node().get_type_name() == "ShapeOf":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import openvino as ov
 from openvino import opset15 as ops
 
+from ovspec_transforms.attention.rope_positions import POSITION_IDS
 from ovspec_transforms.graph import add_parameter, find_input, i64
 from ovspec_transforms.pictures.text_embedding import TEXT_ROWS
 from ovspec_transforms.report import TransformReport
@@ -13,7 +14,6 @@ VISUAL_ROWS = "visual_rows"
 ROWS_TAKEN = "rows_taken"
 POSITION_AXES = "position_axes"
 DEEP_ROWS = "deepstack_visual_embeds"
-_POSITION_IDS = "position_ids"
 
 
 def visual_rows(model: ov.Model) -> TransformReport:
@@ -40,7 +40,7 @@ def visual_rows(model: ov.Model) -> TransformReport:
     for reader in readers:
         reader.replace_source_output(chosen.output(0))
     changed = [VISUAL_ROWS]
-    positions = find_input(model, _POSITION_IDS)
+    positions = find_input(model, POSITION_IDS)
     if positions is not None and len(positions.get_output_partial_shape(0)) > 1:
         positions.output(0).set_names({POSITION_AXES})
         positions.set_friendly_name(POSITION_AXES)

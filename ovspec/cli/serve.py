@@ -20,8 +20,11 @@ from ovspec.cli.options.pipeline import (
     prefix_option,
     serving_outline,
     serving_pipeline,
+    serving_pipeline_as,
 )
 from ovspec.cli.options.ray import cluster_from, ray_options, replicas_of_a_machine
+from ovspec.pipeline.pipeline import LLMPipeline
+from ovspec_models.folder.graph_files import text_embedding_of
 from ovspec_models.sources import model_name
 
 COMMON = (
@@ -127,6 +130,11 @@ def serve(**options: Any) -> None:
         raise ValueError(
             f"--idle-unload {idle_seconds:g}: replicas of a cluster stay loaded; leave it or --ray out"
         )
+    # The outline that stands for a pipeline elsewhere, or for one that is unloaded, reads no pictures.
+    takes_text_alone = idle_seconds is not None or options["ray"]
+    if folder is not None and (takes_text_alone or text_embedding_of(options["model"]) is None):
+        why = "--ray and --idle-unload take text alone" if takes_text_alone else "the model reads no pictures"
+        raise ValueError(f"--allowed-local-media-path {folder}: {why}; leave it out")
     name = options.pop("served_model_name") or model_name(options["model"])
     adapters = served_adapters(options, name)
     options["adapters"] = beside(adapters)
@@ -139,7 +147,8 @@ def serve(**options: Any) -> None:
     )
     bound = options.pop("cache_size")
     share = replicas_of_a_machine(cluster)
-    load = partial(serving_pipeline, options, limits.max_num_seqs, bound, share)
+    make = partial(serving_pipeline_as, LLMPipeline) if takes_text_alone else serving_pipeline
+    load = partial(make, options, limits.max_num_seqs, bound, share)
     if cluster is None:
         if idle_seconds is None:
             backend = in_this_process(load, limits.max_num_seqs)

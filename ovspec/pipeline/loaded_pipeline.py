@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import openvino as ov
 import openvino_genai
-from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
+from openvino_genai import GenerationConfig
 
 from ovspec.cache.visual_prompt import VisualPrompt
 from ovspec.devices.clock import microseconds
@@ -21,14 +20,10 @@ from ovspec.drafters import DrafterChoice, Parts, ProposesTokens, build_drafter,
 from ovspec.engine.engine_thread import EngineThread
 from ovspec.engine.requests.request import Request
 from ovspec.engine.routing import check_commit, limit_anew
-from ovspec.errors import InvalidValueError, refuses_as_genai
+from ovspec.errors import InvalidValueError, PipelineBusyError, refuses_as_genai
 from ovspec.generation.chat import Chat
 from ovspec.generation.generation_config import GenerationSettings
-from ovspec.generation.inputs import (
-    check_prompts,
-    check_tokenizer,
-    read_tokenizer,
-)
+from ovspec.generation.inputs import check_prompts, check_tokenizer, read_tokenizer
 from ovspec.generation.sequence import occurrences
 from ovspec.generation.streamer import Streamer
 from ovspec.memory.memory_plan import MemoryPlan
@@ -50,12 +45,6 @@ from ovspec.pipeline.pipeline_arguments import PipelineArguments
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.folder.sparse_verify import SparseVerify
-
-_Tokens: TypeAlias = ChatHistory | TokenizedInputs | ov.Tensor
-_Inputs: TypeAlias = str | SequenceOf[str] | _Tokens
-_Config: TypeAlias = GenerationConfig | None
-_To: TypeAlias = "Streamer | None"
-_Progress: TypeAlias = "PromptProgress | None"
 
 
 class LoadedPipeline(Outline):
@@ -156,6 +145,19 @@ class LoadedPipeline(Outline):
     def alone(self, name: str) -> AbstractContextManager[None]:
         """Run a block as the call `name`; PipelineBusyError while another call runs."""
         return self._calls.alone(name, self._engine)
+
+    @contextmanager
+    def _admitted(self, inputs: object) -> Iterator[None]:
+        """Run a block as a call of `generate`; a turn of a chat runs alone.
+
+        Raises:
+            PipelineBusyError: another call excludes it, or another thread has just started a chat.
+        """
+        chat = self._chat
+        with self._calls.admit("generate", alone=chat.is_turn(inputs)):
+            if chat is not self._chat and self._chat.is_turn(inputs):
+                raise PipelineBusyError("generate: another thread has just started a chat; call it again")
+            yield
 
     @refuses_as_genai
     def _set_verify(self, verify: VerifyMode | str) -> None:

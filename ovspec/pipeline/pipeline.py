@@ -9,13 +9,9 @@ from typing import Any, TypeAlias, overload
 import openvino as ov
 from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
-from ovspec.errors import InvalidValueError, PipelineBusyError, refuses_as_genai
+from ovspec.errors import InvalidValueError, refuses_as_genai
 from ovspec.generation.generation_config import GenerationSettings
-from ovspec.generation.inputs import (
-    encode,
-    texts_of,
-    token_rows,
-)
+from ovspec.generation.inputs import encode, texts_of, token_rows
 from ovspec.generation.results import DecodedResults, EncodedResults
 from ovspec.generation.streamer import Streamer
 from ovspec.pipeline.generation_call import GenerationCall, PromptProgress
@@ -119,10 +115,7 @@ class LLMPipeline(LoadedPipeline):
             PipelineBusyError: a streamer calls its own pipeline, or another thread's call runs alone: a turn
                 of a chat, or one that changes the pipeline. Other calls share the passes of the target.
         """
-        chat = self._chat
-        with self._calls.admit("generate", alone=chat.is_turn(inputs)):
-            if chat is not self._chat and self._chat.is_turn(inputs):
-                raise PipelineBusyError("generate: another thread has just started a chat; call it again")
+        with self._admitted(inputs):
             return self._answer(inputs, generation_config, streamer, prompt_progress, kwargs)
 
     __call__ = generate

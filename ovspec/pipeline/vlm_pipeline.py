@@ -12,7 +12,7 @@ import openvino as ov
 import openvino_genai
 from openvino_genai import ChatHistory, GenerationConfig
 
-from ovspec.errors import InvalidTypeError, InvalidValueError, PipelineBusyError, refuses_as_genai
+from ovspec.errors import InvalidTypeError, InvalidValueError, refuses_as_genai
 from ovspec.generation.generation_config import GenerationSettings
 from ovspec.generation.results import DecodedResults
 from ovspec.generation.streamer import Streamer
@@ -109,10 +109,7 @@ class VLMPipeline(LoadedPipeline):
         """
         named = {"images": images, "videos": videos, "config": generation_config, "streamer": streamer}
         given = _positional(arguments, named)
-        chat = self._chat
-        with self._calls.admit("generate", alone=chat.is_turn(prompt)):
-            if chat is not self._chat and self._chat.is_turn(prompt):
-                raise PipelineBusyError("generate: another thread has just started a chat; call it again")
+        with self._admitted(prompt):
             return self._answer(prompt, given, image, audios, prompt_progress, kwargs)
 
     __call__ = generate

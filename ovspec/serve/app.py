@@ -201,7 +201,7 @@ class Server:
         slots = self._answerer.admission.admit(num_answers(body), body.count_field)
         try:
             work = partial(make, body, self._model, arrived)
-            call = await self._door.run(size, work, body.has_grammar)
+            call = await self._door.run(size, work, body.has_grammar, body.has_pictures)
         except BaseException:
             for slot in slots:
                 slot.free()
@@ -218,7 +218,8 @@ class Server:
         if body.special_tokens_in_content and body.messages is None:
             field = "special_tokens_in_content"
             raise ApiError(400, f"{field}: is for messages; leave it out", field)
-        return _with_ignored(await self._door.run(size, partial(self._tokens, body)), body)
+        work = partial(self._tokens, body)
+        return _with_ignored(await self._door.run(size, work, has_pictures=body.has_pictures), body)
 
     def _tokens(self, body: TokenizeBody) -> Response:
         if body.messages is not None:

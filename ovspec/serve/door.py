@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import product
 from typing import TypeVar
 
 from ovspec.serve.requests.api_error import ApiError
@@ -27,24 +28,27 @@ class Door:
     Reading JSON and tokenizing keep Python's interpreter to themselves until they end, in whatever thread:
     a body of megabytes holds up all answers for tenths of a second. Bodies of a size therefore have a thread
     of their own, which rests behind work that took long, and short ones do not wait behind long ones. Those
-    with a grammar wait for one another alone: the first that has it takes up to a second to make it ready.
+    with a grammar wait for one another alone: the first that has it takes up to a second to make it ready. So
+    do those with pictures, whose reading takes as long, also where the body only names their files.
 
     Args:
         is_busy: whether answers are in work.
     """
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
-        self._lanes = {
-            grammar: [(size, _Lane(most, is_busy)) for size, most in _LANES] for grammar in (False, True)
-        }
+        kinds = product((False, True), repeat=2)  # with a grammar, with pictures
+        self._lanes = {kind: [(size, _Lane(most, is_busy)) for size, most in _LANES] for kind in kinds}
 
-    async def run(self, size: int, work: Callable[[], Result], has_grammar: bool = False) -> Result:
+    async def run(
+        self, size: int, work: Callable[[], Result], has_grammar: bool = False, has_pictures: bool = False
+    ) -> Result:
         """The result of some work for a body of `size` bytes.
 
         Raises:
             ApiError: 429, too many bodies wait.
         """
-        lane = next(lane for longest, lane in self._lanes[has_grammar] if size <= longest)
+        lanes = self._lanes[has_grammar, has_pictures]
+        lane = next(lane for longest, lane in lanes if size <= longest)
         return await lane.run(work)
 
 

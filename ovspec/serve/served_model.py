@@ -161,7 +161,7 @@ class ServedModel:
         Raises:
             ApiError: 400, pictures that can't be read.
         """
-        encoded, prompts = self.pictures.encoded(messages), self.pictures.prompts
+        encoded, prompts = self.pictures.encoded(messages, self.max_model_len), self.pictures.prompts
         if not encoded or prompts is None:
             return PicturePrompt(self.requests.chat_prompts.tokenized(text), None)
         try:

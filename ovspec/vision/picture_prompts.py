@@ -12,7 +12,6 @@ from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
-from openvino_genai import ChatHistory
 
 from ovspec.cache.visual_prompt import VisualPrompt
 from ovspec.errors import InvalidValueError
@@ -63,12 +62,14 @@ class PicturePrompts:
 
     def encode(self, picture: Pixels) -> Encoded:
         """Rows of a picture; those of the last pictures are kept."""
-        key = blake2b(repr(picture.shape).encode() + picture.tobytes(), digest_size=32).digest()
+        hashed = blake2b(repr(picture.shape).encode(), digest_size=32)
+        hashed.update(np.ascontiguousarray(picture).data)
+        key = hashed.digest()
         with self._lock:
             found = self._kept.get(key) or self._vision.encode(picture)
             self._kept[key] = found
             self._kept.move_to_end(key)
-            while len(self._kept) > 1 and sum(one.rows.nbytes for one in self._kept.values()) > _KEPT_BYTES:
+            while len(self._kept) > 1 and sum(one.nbytes for one in self._kept.values()) > _KEPT_BYTES:
                 self._kept.popitem(last=False)
         return found
 
@@ -131,10 +132,6 @@ class PicturePrompts:
         if not found:
             return PicturePrompt(tokens, None)
         return self._expanded(tokens, [pictures[number] for number in found])
-
-    def turn(self, history: ChatHistory, pictures: Sequence[Encoded]) -> PicturePrompt:
-        """The prompt of a chat whose messages have marks."""
-        return self.prompt(self._chat_prompts.templated(history), pictures)
 
     def _expanded(self, tokens: Sequence[int], pictures: Sequence[Encoded]) -> PicturePrompt:
         pad = self._vision.pad_id

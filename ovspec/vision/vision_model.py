@@ -41,6 +41,11 @@ class Encoded:
     deep: NDArray[np.float32] | None = None
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes."""
+        return self.rows.nbytes + (0 if self.deep is None else self.deep.nbytes)
+
+    @property
     def keys(self) -> NDArray[np.int64]:
         """Numbers i64 `[rows]` that only the same rows of an equal picture have."""
         return np.frombuffer(hashlib.shake_256(self.digest).digest(8 * len(self.rows)), np.int64)
@@ -100,7 +105,7 @@ class VisionModel(ABC):
         return [np.array(request.get_output_tensor(index).data, np.float32) for index in outputs]
 
     def number(self, section: str, name: str) -> int:
-        """A positive number of config.json.
+        """A number of config.json, at least 0.
 
         Raises:
             ValueError: it is none.
@@ -125,7 +130,7 @@ def compiled_part(folder: Path, name: str, device: str, properties: Mapping[str,
 
 
 def number_of(config: Config, folder: Path, section: str, name: str) -> int:
-    """A positive number of a section of config.json, or of its top.
+    """A number of a section of config.json, or of its top, at least 0.
 
     Raises:
         ValueError: it is none.

@@ -90,6 +90,17 @@ def test_a_folder_without_a_part_is_refused(
     assert part in line
 
 
+@pytest.mark.parametrize("options", [[], ["--idle-unload", "9"]], ids=["a text model", "unloaded"])
+def test_a_folder_of_pictures_that_nobody_reads(
+    demo_ir: Path, folder: Path, tmp_path: Path, options: list[str]
+) -> None:
+    model = folder if options else demo_ir
+    found = command("serve", "-m", str(model), "--allowed-local-media-path", str(tmp_path), *options)
+    assert found.returncode == 2 and found.stderr.count("\n") == 1
+    why = "--ray and --idle-unload take text alone" if options else "the model reads no pictures"
+    assert f"--allowed-local-media-path {tmp_path}: {why}; leave it out" in found.stderr
+
+
 def test_a_folder_of_pictures_that_is_none(demo_ir: Path, files: list[Path]) -> None:
     for path in (files[0], files[0].parent / "missing"):
         found = command("serve", "-m", str(demo_ir), "--allowed-local-media-path", str(path))

@@ -46,7 +46,7 @@ def test_logits_are_those_of_transformers_and_not_causal(folder: Path, attention
     )
     content = prompts.marked(f"{before}<ov_genai_image_0>What is it?", 0, 1)
     history = ChatHistory([{"role": "user", "content": content}])
-    made = prompts.turn(history, [prompts.encode(pixels(picture))])
+    made = prompts.prompt(pipeline.chat_prompts.templated(history), [prompts.encode(pixels(picture))])
     inputs = reference.inputs([before, picture, "What is it?"])
     assert inputs["input_ids"][0].tolist() == made.tokens
     with torch.no_grad():

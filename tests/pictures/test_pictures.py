@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zlib
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ pytest.importorskip("transformers", reason="needs ovspec[export]")
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from ovspec.errors import InvalidTypeError, InvalidValueError
-from ovspec.vision.pictures import decode_picture, pictures_of
+from ovspec.vision.pictures import decode_picture, pictures_of, read_picture
 from ovspec.vision.qwen_vision import resized_to, windows
 
 
@@ -73,7 +74,7 @@ def test_other_types_are_refused(value: Any) -> None:
 
 def test_a_picture_larger_than_memory_is_refused() -> None:
     huge = np.broadcast_to(np.zeros(3, np.uint8), (1_000_000, 9_000_000, 3))
-    message = r"9000000 x 1000000 pixels take 108,000\.0 GB, .* GB are free; give a smaller one"
+    message = r"9000000 x 1000000 pixels take 324,000\.0 GB, .* GB are free; give a smaller one"
     with pytest.raises(InvalidValueError, match=message):
         pictures_of(huge)
 
@@ -86,6 +87,21 @@ def test_a_file_that_claims_to_be_huge_is_refused_by_its_header() -> None:
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     with pytest.raises(InvalidValueError, match="picture: has more pixels than the 178,956,970"):
         decode_picture(bytes(data))
+
+
+@pytest.mark.parametrize("form", ["EPS", "TIFF", "PPM"])
+def test_files_of_other_forms_are_given_to_no_decoder(form: str) -> None:
+    file = io.BytesIO()
+    PICTURES[0].convert("RGB").save(file, form)
+    with pytest.raises(InvalidValueError, match=r"of no known format\); give a whole PNG, JPEG, WebP, GIF"):
+        decode_picture(file.getvalue())
+
+
+def test_a_file_larger_than_memory_is_refused_by_its_beginning(tmp_path: Path) -> None:
+    with (tmp_path / "large.png").open("wb") as file:
+        file.truncate(2**43)  # no bytes on the disk
+    with pytest.raises(InvalidValueError, match=r"large\.png': is no picture that can be read \(of no known"):
+        read_picture(tmp_path / "large.png")
 
 
 @given(st.binary(max_size=60), st.integers(0, 3000))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +83,9 @@ def test_answers_are_those_of_the_pipeline(served: Served, folder: Path, files: 
         ("file://{files}/../other.png", "is no file of the folder that this server may read"),
         ("file://{files}/link.png", "is no file of the folder that this server may read"),
         ("file://example.org/{files}/tall one.png", "is no file of the folder that this server may read"),
+        ("file://[", "is no file of the folder that this server may read"),
+        ("file://{files}/a%00b", "is no file of the folder that this server may read"),
+        (f"file://{{files}}/{'a' * 5000}", "is no file of the folder that this server may read"),
         ("cat.png", "is not fetched"),
     ],
 )
@@ -88,6 +94,27 @@ def test_what_is_no_picture_of_ours_is_refused(served: Served, files: Path, url:
     assert status == 400
     assert message in found["error"]["message"]
     assert "\n" not in found["error"]["message"]
+
+
+def test_pictures_behind_the_last_position_are_not_read(served: Served) -> None:
+    picture = part(data_url(PICTURES[0]))
+    one, two = (chat(served, [picture] * count)[1]["usage"]["prompt_tokens"] for count in (1, 2))
+    limit = json.loads(served.get("/v1/models"))["data"][0]["max_model_len"]
+    content = [picture] * (limit // (two - one - 2) + 1) + [part("data:image/png;base64,AAAA")]
+    status, found = chat(served, content)
+    assert status == 400
+    assert f"this model's maximum context length is {limit}" in found["error"]["message"]
+
+
+def test_texts_do_not_wait_while_a_large_picture_is_read(served: Served, files: Path) -> None:
+    Image.new("L", (100_000, 450)).save(files / "large.png")
+    with ThreadPoolExecutor(1) as pool:
+        about_it = pool.submit(chat, served, [part(f"file://{files}/large.png")])
+        time.sleep(0.1)
+        assert chat(served, "?")[0] == 200
+        assert not about_it.done()
+        status, found = about_it.result()
+    assert status == 400 and "one side may be 200 times the other" in found["error"]["message"]
 
 
 def test_pictures_of_others_than_users_are_refused(served: Served) -> None:

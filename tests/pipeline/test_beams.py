@@ -62,11 +62,6 @@ FIRST = {"three", "early", "n-grams", "groups", "stop tokens", "a stop string th
 INPUTS = (PROMPTS[0], PROMPTS[22], PROMPTS[4])
 
 
-@pytest.fixture(scope="module")
-def genai(demo_ir: Path) -> openvino_genai.LLMPipeline:
-    return openvino_genai.LLMPipeline(demo_ir, "CPU", **F32)
-
-
 @pytest.mark.parametrize("name", by_tier(CASES, FIRST))
 def test_tokens_and_scores_are_those_of_openvino_genai(
     make_pipeline: Make, genai: openvino_genai.LLMPipeline, name: str

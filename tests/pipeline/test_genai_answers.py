@@ -26,11 +26,6 @@ PROMPT = PROMPTS[0]
 TWELVE = {"max_new_tokens": 12}
 
 
-@pytest.fixture(scope="module")
-def genai(demo_ir: Path) -> openvino_genai.LLMPipeline:
-    return openvino_genai.LLMPipeline(demo_ir, "CPU", **F32)
-
-
 @pytest.mark.parametrize("draft", [False, True])
 @pytest.mark.parametrize(
     ("status", "reason"),

@@ -26,11 +26,6 @@ EIGHT = {"max_new_tokens": 8}
 
 
 @pytest.fixture(scope="module")
-def genai(demo_ir: Path) -> openvino_genai.LLMPipeline:
-    return openvino_genai.LLMPipeline(demo_ir, "CPU", **F32)
-
-
-@pytest.fixture(scope="module")
 def ours(make_pipeline: Make) -> ovspec.LLMPipeline:
     return make_pipeline(draft=True)
 

@@ -21,7 +21,6 @@ from pipeline.genai_surface import (
     TEMPLATE,
 )
 from prompts import PROMPTS
-from settings import F32
 
 import ovspec
 from ovspec.generation.generation_config import UNSUPPORTED
@@ -29,11 +28,6 @@ from ovspec.generation.generation_config import UNSUPPORTED
 Make = Callable[..., ovspec.LLMPipeline]
 ROOT = Path(__file__).parents[2]
 OPEN, ENDING = PROMPTS[0], PROMPTS[32]
-
-
-@pytest.fixture(scope="module")
-def genai(demo_ir: Path) -> openvino_genai.LLMPipeline:
-    return openvino_genai.LLMPipeline(demo_ir, "CPU", **F32)
 
 
 def test_every_field_is_accounted_for() -> None:

@@ -92,11 +92,6 @@ SECOND = {
 
 
 @pytest.fixture(scope="module")
-def genai(demo_ir: Path) -> openvino_genai.LLMPipeline:
-    return openvino_genai.LLMPipeline(demo_ir, "CPU", **F32)
-
-
-@pytest.fixture(scope="module")
 def drafting(make_pipeline: Make) -> ovspec.LLMPipeline:
     return make_pipeline(draft=True)
 

@@ -22,11 +22,6 @@ PROMPT = PROMPTS[0]
 TWELVE = {"max_new_tokens": 12}
 
 
-@pytest.fixture(scope="module")
-def genai(demo_ir: Path) -> openvino_genai.LLMPipeline:
-    return openvino_genai.LLMPipeline(demo_ir, "CPU", **F32)
-
-
 class Shouting(openvino_genai.IncrementalParser):
     """Capitals, and a count of the pieces."""
 

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import openvino_genai
 import pytest
 from openvino_genai import PerfMetrics, RawPerfMetrics, StreamerBase, StreamingStatus, TextStreamer
 from prompts import PROMPTS
-from settings import F32
 
 import ovspec
 
 Make = Callable[..., ovspec.LLMPipeline]
 PROMPT = PROMPTS[0]
 TWELVE = {"max_new_tokens": 12}
-
-
-@pytest.fixture(scope="module")
-def genai(demo_ir: Path) -> openvino_genai.LLMPipeline:
-    return openvino_genai.LLMPipeline(demo_ir, "CPU", **F32)
 
 
 class Recorder(StreamerBase):

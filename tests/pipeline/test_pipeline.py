@@ -20,11 +20,6 @@ Make = Callable[..., ovspec.LLMPipeline]
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 
 
-@pytest.fixture(scope="module")
-def genai(demo_ir: Path) -> openvino_genai.LLMPipeline:
-    return openvino_genai.LLMPipeline(demo_ir, "CPU", **F32)
-
-
 def test_same_text_as_openvino_genai(make_pipeline: Make, genai: openvino_genai.LLMPipeline) -> None:
     for prompt in PROMPTS[:10]:
         assert make_pipeline(draft=True).generate(prompt, max_new_tokens=30) == genai.generate(

@@ -56,10 +56,11 @@ def test_long_bodies_leave_time_to_short_ones_and_to_answers() -> None:
     assert asyncio.run(ask(busy=False))[0] < 0.5
 
 
-def test_who_has_no_grammar_waits_for_none() -> None:
+@pytest.mark.parametrize("kind", [{"has_grammar": True}, {"has_pictures": True}])
+def test_who_has_no_grammar_and_no_pictures_waits_for_none(kind: dict[str, bool]) -> None:
     async def ask() -> list[int]:
         door, ended = Door(lambda: True), list[int]()
-        slow = door.run(100, lambda: (time.sleep(0.1), ended.append(0)), has_grammar=True)
+        slow = door.run(100, lambda: (time.sleep(0.1), ended.append(0)), **kind)
         await asyncio.gather(slow, door.run(100, lambda: ended.append(1)))
         return ended
 

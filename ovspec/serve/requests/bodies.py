@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from ovspec.sampling.sampling import MAX_SEED
 from ovspec.serve.requests.answer_forms import ResponseFormat, StructuredOutputs
-from ovspec.serve.requests.messages import MAX_MESSAGES, Message
+from ovspec.serve.requests.messages import MAX_MESSAGES, Message, have_pictures
 from ovspec.serve.requests.strict_body import (
     Flag,
     Off,
@@ -145,6 +145,11 @@ class AnswerBody(StrictBody):
         """Whether it says what form its answers have."""
         return False
 
+    @property
+    def has_pictures(self) -> bool:
+        """Whether its messages have pictures."""
+        return False
+
 
 class GenerationBody(AnswerBody):
     """Fields that both kinds of completion have."""
@@ -242,6 +247,11 @@ class ChatBody(GenerationBody):
         return super().has_grammar or self.restricts_calls
 
     @property
+    def has_pictures(self) -> bool:
+        """As of `AnswerBody`."""
+        return have_pictures(self.messages)
+
+    @property
     def restricts_calls(self) -> bool:
         """As of `tool_fields.restricts_calls`."""
         functions = [tool.function for tool in self.tools or ()]
@@ -258,6 +268,11 @@ class TokenizeBody(StrictBody):
     )
     special_tokens_in_content: Flag = False
     add_special_tokens: Flag = True
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether its messages have pictures."""
+        return have_pictures(self.messages or ())
 
 
 class DetokenizeBody(StrictBody):

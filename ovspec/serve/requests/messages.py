@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -142,3 +142,8 @@ class Message(StrictBody):
                 for call in self.tool_calls
             ]
         return found
+
+
+def have_pictures(messages: Sequence[Message]) -> bool:
+    """Whether any of these messages has pictures."""
+    return any(message.pictures for message in messages)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ovspec.errors import raised_by_us
 from ovspec.serve.requests.api_error import ApiError
-from ovspec.serve.requests.messages import Message
+from ovspec.serve.requests.messages import Message, have_pictures
 from ovspec.vision.picture_prompts import PicturePrompts
 from ovspec.vision.pictures import Pixels, decode_picture, read_picture
 from ovspec.vision.vision_model import Encoded
@@ -31,21 +32,36 @@ class ServedPictures:
     prompts: PicturePrompts | None = None
     folder: Path | None = None
 
-    def encoded(self, messages: Sequence[Message]) -> list[Encoded]:
+    def encoded(self, messages: Sequence[Message], most: int) -> list[Encoded]:
         """Rows of all pictures of a chat, in their order.
 
+        Args:
+            most: rows that the model has positions for; pictures behind them are not read.
+
         Raises:
-            ApiError: 400, a picture that can't be read.
+            ApiError: 400, a picture that can't be read, or too many.
         """
         urls = [url for message in messages for url in message.pictures]
         if not urls or self.prompts is None:
             return []
         try:
-            return [self.prompts.encode(self._read(url)) for url in urls]
+            return self._encoded(self.prompts, urls, most)
         except ValueError as error:
             if not raised_by_us(error):
                 raise
             raise ApiError(400, f"{_FIELD}: {error}", _FIELD, "invalid_value") from error
+
+    def _encoded(self, prompts: PicturePrompts, urls: Sequence[str], most: int) -> list[Encoded]:
+        found, rows = list[Encoded](), 0
+        for url in urls:
+            found.append(prompts.encode(self._read(url)))
+            rows += len(found[-1].rows)
+            if rows > most:
+                raise ValueError(
+                    f"pictures: the first {len(found)} of {len(urls)} take {rows} tokens, this model's "
+                    f"maximum context length is {most}; send fewer or smaller ones"
+                )
+        return found
 
     def check(self, messages: Sequence[Message]) -> None:
         """Refuse pictures that nobody reads.
@@ -53,7 +69,7 @@ class ServedPictures:
         Raises:
             ApiError: 400.
         """
-        if self.prompts is None and any(message.pictures for message in messages):
+        if self.prompts is None and have_pictures(messages):
             raise ApiError(400, f"{_FIELD}: this server's model reads no pictures; send text alone", _FIELD)
 
     def marks(self) -> Iterator[str]:
@@ -78,12 +94,13 @@ class ServedPictures:
 
     def _file(self, url: str, folder: Path) -> Path:
         """A file in the allowed folder, links followed."""
-        parts = urlsplit(url)
-        path, root = Path(unquote(parts.path)), folder.resolve()
-        found = (path if path.is_absolute() else root / path).resolve()
-        if parts.netloc not in ("", "localhost") or not found.is_relative_to(root) or not found.is_file():
-            raise ValueError(f"picture: {url[:200]!r} is no file of the folder that this server may read")
-        return found
+        root = folder.resolve()
+        with suppress(OSError, ValueError):  # of names that no file can have
+            parts = urlsplit(url)
+            found = (root / unquote(parts.path)).resolve()
+            if parts.netloc in ("", "localhost") and found.is_relative_to(root) and found.is_file():
+                return found
+        raise ValueError(f"picture: {url[:200]!r} is no file of the folder that this server may read")
 
 
 def _data_of(url: str) -> bytes:

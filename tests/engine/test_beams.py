@@ -187,14 +187,15 @@ def test_log_probabilities_are_those_of_the_model() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 7])
-def test_aborted_beams_give_all_blocks_back(steps: int) -> None:
+def test_aborted_beams_end_all_answers_and_give_all_blocks_back(steps: int) -> None:
     engine = engine_of("assistant", max_num_batched_tokens=64)
     engine.add_request(request(0))
     for _ in range(steps):
         engine.step()
     engine.abort("beams")
     (last,) = engine.step()
-    assert last.finished and not last.beams and not engine.kv_cache_usage
+    assert last.finished and not engine.kv_cache_usage
+    assert [(beam.finished, beam.token_ids) for beam in last.beams] == 3 * [(True, [])]
 
 
 def test_beams_that_fail_fail_alone() -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,6 +193,10 @@ class RequestState:
         output, self.output = self.output, RequestOutput(self.request.request_id)
         output.finish_reason, output.error = self.sequence.finish_reason, self.error
         output.metrics = self.metrics()
+        if self.beams is not None and self.sequence.finished and not output.beams:
+            # Aborted before the search was over: each of its answers ends, with nothing in it.
+            ended = RequestOutput(output.request_id, finish_reason=output.finish_reason)
+            output.beams = [replace(ended) for _ in range(self.sequence.settings.num_return_sequences)]
         for beam in output.beams:
             beam.metrics, beam.prompt_logprobs = output.metrics, output.prompt_logprobs
         return output

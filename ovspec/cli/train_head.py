@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from ovspec.cli.options.common import data_option, int_list, properties_from, property_option
 from ovspec.cli.options.extras import need_extra
@@ -16,11 +18,12 @@ from ovspec.cli.options.output import print_json
 from ovspec.drafters.eagle3 import eagle3_boundaries
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec_models import ModelInfo
-from ovspec_models.folder.jsonl import read_texts
+from ovspec_models.folder.jsonl import read_completions
 from ovspec_models.heads.export import TRAINED_KINDS
 
 if TYPE_CHECKING:
     from ovspec.train.held_out import HeldOut
+    from ovspec.train.texts import Text
     from ovspec.train.train_head import Needs, Report, TokensRead
 
 _DRAFT_VOCAB_SIZE = 32000
@@ -32,7 +35,10 @@ COMMON = (
 
 @click.command("train-head", cls=ShortHelpCommand, common=COMMON)
 @typed_option("--target", MODEL, "Folder with the target's IR.", required=True, metavar="DIR")
-@data_option("Texts, one JSON value per line; best are those that the target wrote.")
+@data_option(
+    "Texts, one JSON value per line; best are objects with a prompt and the target's answer as completion, "
+    "of which the answer is learnt."
+)
 @default_option("--kind", TRAINED_KINDS[0], "Of the head.", type=click.Choice(TRAINED_KINDS))
 @typed_option(
     "--output",
@@ -108,10 +114,9 @@ def train_head(
             f"--draft-vocab-size {drafted}: the target has {info.vocab_size} tokens; give at most so many"
         )
     seed = options["seed"]
-    texts = TrainingTexts.split(_ids(target, data), options["max_length"], options["held_out"], seed)
+    texts = TrainingTexts.split(_texts(target, data), options["max_length"], options["held_out"], seed)
     click.echo(
-        f"ovspec: {sum(map(len, texts.train)):,} tokens to learn from, "
-        f"{sum(map(len, texts.held_out)):,} held out",
+        f"ovspec: {_count(texts.train)} to learn from, {_count(texts.held_out)} held out",
         err=True,
     )
     sizes = HeadSizes(
@@ -140,10 +145,23 @@ def train_head(
         )
 
 
-def _ids(target: Path, data: Path) -> list[list[int]]:
+def _texts(target: Path, data: Path) -> list[Text]:
     """The texts of a file in the target's tokens."""
-    tokenizer = read_tokenizer(target)
-    return [encode(tokenizer, text) for text in read_texts(data)]
+    from ovspec.train.texts import Text
+
+    tokenizer, texts = read_tokenizer(target), list[Text]()
+    for prompt, completion in read_completions(data):
+        whole = encode(tokenizer, prompt + completion)
+        alone = encode(tokenizer, prompt) if prompt else []
+        # A token at the seam may hold parts of both.
+        known = sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(alone, whole, strict=False)))
+        texts.append(Text(np.array(whole, np.int64), known))
+    return texts
+
+
+def _count(texts: list[Text]) -> str:
+    learnt = sum(len(text) - text.prompt for text in texts)
+    return f"{learnt:,} tokens of {len(texts):,} texts"
 
 
 def _boundaries(given: str | None, layers: int) -> tuple[int, ...]:

@@ -23,9 +23,10 @@ from ovspec.train.texts import Text, TrainingTexts, packed
 from ovspec_models.folder.files import replace_file
 
 _STEP_DECAY = 0.8  # weight of a step's loss against that of the step before it, as in EAGLE-3's code
-_CLIP, _WEIGHT_DECAY, _WARM_UP = 0.5, 0.0, 0.02
+_CLIP, _WARM_UP = 0.5, 0.02
 _BETAS = (0.9, 0.95)
 _CHECKED_DRAFT = 4
+_FITTED_TEXTS = 64  # from whose states the norms begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +77,12 @@ class Eagle3Training:
         self.net = Eagle3Net(config, boundaries, torch.from_numpy(embedding))
         with torch.no_grad():  # the target's own rows are closer to what is needed than random ones
             self.net.lm_head.weight.copy_(torch.from_numpy(output[ids]))
+        known = [states[number].states for number in range(min(_FITTED_TEXTS, len(texts.train)))]
+        self.net.fit_norms(torch.from_numpy(np.concatenate(known)))
         self.net.to(self._device)
         self._known = np.zeros(len(embedding), np.bool_)
         self._known[ids] = True
-        self._optimizer = torch.optim.AdamW(
-            self.net.parameters(), settings.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY
-        )
+        self._optimizers = _optimizers(self.net, settings.learning_rate)
         self.step = 0
         per_epoch = [
             len(texts.batches(settings.batch_tokens, settings.seed, e)) for e in range(settings.epochs)
@@ -114,31 +115,38 @@ class Eagle3Training:
         with torch.no_grad():
             for batch in packed(range(len(texts)), [*map(len, texts)], self._settings.batch_tokens):
                 told = [self._states[first + number] for number in batch]
-                states, tokens = self._inputs([texts[number] for number in batch], told)
+                states, tokens, entries = self._inputs([texts[number] for number in batch], told)
                 drafted = [
                     self.net.lm_head(state).argmax(-1).cpu().numpy()
-                    for state in self.net.unrolled(states, tokens, _CHECKED_DRAFT)
+                    for state in self.net.unrolled(states, tokens, entries, _CHECKED_DRAFT)
                 ]
-                for row, known in enumerate(told):
-                    found.add(_hits([self.ids[step[row]] for step in drafted], known.best))
+                for row, (number, known) in enumerate(zip(batch, told, strict=True)):
+                    begin, drafts = texts[number].entries[0], [self.ids[step[row]] for step in drafted]
+                    found.add(_hits(drafts, known.best[begin:]))
         self.net.train()
         return found
 
     def _advance(self, batch: list[int]) -> tuple[float, int]:
         progress = self.step / self.steps
         warm_up = min(1.0, (self.step + 1) / max(1.0, _WARM_UP * self.steps))
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._settings.learning_rate * warm_up * 0.5 * (1 + math.cos(math.pi * progress))
+        rate = self._settings.learning_rate * warm_up * 0.5 * (1 + math.cos(math.pi * progress))
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
         texts, told = [self._texts.train[n] for n in batch], [self._states[n] for n in batch]
-        states, tokens = self._inputs(texts, told)
-        likely = _padded([known.likely[1:].astype(np.int64) for known in told], self._device)
-        shares = _padded([known.shares[1:] for known in told], self._device)
+        states, tokens, entries = self._inputs(texts, told)
+        # What is said behind the first entry's token, and behind later ones.
+        begins = [text.entries[0] + 1 for text in texts]
+        parts = list(zip(told, begins, strict=True))
+        likely = _padded([known.likely[begin:].astype(np.int64) for known, begin in parts], self._device)
+        shares = _padded([known.shares[begin:] for known, begin in parts], self._device)
         # Where the best token is none of the head's, there is nothing to draft, and nothing to learn.
-        learnt = _padded([self._known[known.best[1:]] for known in told], self._device)
-        self._optimizer.zero_grad(set_to_none=True)
+        learnt = _padded([self._known[known.best[begin:]] for known, begin in parts], self._device)
+        self.net.zero_grad(set_to_none=True)
         losses, made, gradients = [], list[Tensor](), list[Tensor]()
         with torch.autocast(self._device, torch.bfloat16, enabled=self._mixed):
-            for step, state in enumerate(self.net.unrolled(states, tokens, self._settings.ttt_length)):
+            unrolled = self.net.unrolled(states, tokens, entries, self._settings.ttt_length)
+            for step, state in enumerate(unrolled):
                 rows = learnt[:, step:].nonzero(as_tuple=True)
                 if not len(rows[0]):
                     break
@@ -152,20 +160,23 @@ class Eagle3Training:
                 gradients.append(cut.grad)
         torch.autograd.backward(made, gradients)
         torch.nn.utils.clip_grad_norm_(self.net.parameters(), _CLIP)
-        self._optimizer.step()
+        for optimizer in self._optimizers:
+            optimizer.step()
         self.step += 1
-        return sum(losses) / max(1, len(losses)), sum(map(len, texts))
+        return sum(losses) / max(1, len(losses)), sum(len(text.entries) for text in texts)
 
-    def _inputs(self, texts: list[Text], told: list[Known]) -> tuple[Tensor, Tensor]:
+    def _inputs(self, texts: list[Text], told: list[Known]) -> tuple[Tensor, Tensor, Tensor]:
+        """States, tokens and entries, padded."""
         states = _padded([known.states for known in told], self._device).float()
-        return states, _padded(texts, self._device)
+        tokens = _padded([text.tokens for text in texts], self._device)
+        return states, tokens, _padded([text.entries for text in texts], self._device)
 
     def save(self, path: Path) -> None:
         """Write where it stands; the file is whole or unchanged."""
         state = {
             "step": self.step,
             "net": self.net.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
         }
         content = BytesIO()
         torch.save(state, content)
@@ -182,8 +193,23 @@ class Eagle3Training:
         except Exception as error:  # the errors of damaged files have no class in common
             raise ValueError(f"{path} is no state of a training; delete it to begin anew") from error
         self.net.load_state_dict(state["net"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        for optimizer, known in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(known)
         self.step = state["step"]
+
+
+def _optimizers(net: Eagle3Net, rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the layer's matrices, which learns in half of AdamW's steps; AdamW for the rest.
+
+    Muon's steps are scaled to AdamW's size, so that both have one learning rate.
+    """
+    matrices, others = list[Tensor](), list[Tensor]()
+    for weight in net.parameters():
+        (matrices if weight.ndim == 2 and weight is not net.lm_head.weight else others).append(weight)
+    return [
+        torch.optim.Muon(matrices, rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, rate, betas=_BETAS, weight_decay=0.0),
+    ]
 
 
 def _cross_entropy(logits: Tensor, likely: Tensor, shares: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ def head_config(target: ModelInfo, sizes: HeadSizes) -> dict[str, Any]:
         "max_position_embeddings": target.max_position_embeddings,
         "rms_norm_eps": 1e-6,
         "rope_theta": float(theta),
+        "fc_norm": True,
         "tie_word_embeddings": False,
         "vocab_size": target.vocab_size,
         "draft_vocab_size": sizes.draft_vocab_size,
@@ -59,7 +60,6 @@ def head_config(target: ModelInfo, sizes: HeadSizes) -> dict[str, Any]:
 
 def write_head(
     net: Eagle3Net,
-    sizes: NDArray[np.float32],
     config: dict[str, Any],
     ids: NDArray[np.int64],
     target: ModelInfo,
@@ -69,7 +69,6 @@ def write_head(
     """Write the checkpoint and the IR of a head for `target` into a folder.
 
     Args:
-        sizes: f32 `[states]`, units of the states that it was trained on; those of the written head are 1.
         config: its config.json.
         ids: i64 `[draft vocabulary]`, the target's ids.
         weight_format: of the IR, as `export_head`.
@@ -77,7 +76,6 @@ def write_head(
     checkpoint = folder / CHECKPOINT
     checkpoint.mkdir(parents=True)
     arrays = {name: array.detach().cpu().contiguous() for name, array in net.state_dict().items()}
-    arrays["fc.weight"] = arrays["fc.weight"] / torch.from_numpy(sizes)
     offsets = torch.from_numpy(ids - np.arange(len(ids)))
     known = torch.zeros(target.vocab_size, dtype=torch.bool)
     known[torch.from_numpy(ids)] = True

@@ -88,7 +88,6 @@ def read_states(
 
     Args:
         folder: is made, or goes on being filled.
-        texts: i64 `[tokens]` each.
         target: is called where there is something to read.
         ids: i64, the draft's vocabulary.
         hidden_sizes: of the boundaries.
@@ -108,7 +107,7 @@ def read_states(
         done, sizes = 0, np.ones(sum(hidden_sizes), np.float32)
     passes = target() if done < len(texts) else None
     if passes and not begun:
-        (first,) = passes.read(texts[:1], ids)
+        (first,) = passes.read([texts[0].tokens], ids)
         sizes = _sizes(first.states, hidden_sizes)
     mode: Any = "r+" if begun else "w+"
     arrays = {
@@ -118,7 +117,7 @@ def read_states(
     states = TargetStates(sizes, dict(arrays), ends)
     while passes and done < len(texts):
         part = range(done, min(done + _SAVE_TEXTS, len(texts)))
-        for number, reading in zip(part, passes.read([texts[n] for n in part], ids), strict=True):
+        for number, reading in zip(part, passes.read([texts[n].tokens for n in part], ids), strict=True):
             states.keep(number, reading)
         done = part.stop
         replace_file(progress, json.dumps({"texts": done, "sizes": sizes.tolist()}).encode())

@@ -8,22 +8,47 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Text = NDArray[np.int64]
 #: Tokens of the shortest text from which an entry, its token and the one after it can be made.
 SHORTEST = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """Token ids of a text.
+
+    Attributes:
+        tokens: i64 `[tokens]`.
+        prompt: so many of them are read only: a head learns to draft those behind them.
+    """
+
+    tokens: NDArray[np.int64]
+    prompt: int = 0
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def entries(self) -> NDArray[np.int64]:
+        """Behind which drafts begin: entry j knows tokens 0 to j + 1. The first token is the target's."""
+        return np.arange(max(0, self.prompt - 1), len(self) - 1)
+
+    def pieces(self, length: int) -> Iterator[Text]:
+        """Parts of so many tokens, but those in which there is nothing to learn."""
+        for begin in range(0, len(self), length):
+            piece = Text(self.tokens[begin : begin + length], max(0, self.prompt - begin))
+            if len(piece) >= max(SHORTEST, piece.prompt + 2):
+                yield piece
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingTexts:
-    """Token ids of texts, i64 `[tokens]` each; those held out are measured only."""
+    """Texts to learn from; those held out are measured only."""
 
     train: list[Text]
     held_out: list[Text]
 
     @classmethod
-    def split(
-        cls, texts: Sequence[Sequence[int]], max_length: int, held_out: float, seed: int
-    ) -> TrainingTexts:
+    def split(cls, texts: Sequence[Text], max_length: int, held_out: float, seed: int) -> TrainingTexts:
         """Hold out a share of the texts, drawn by `seed`, and cut the rest into pieces of `max_length`.
 
         Raises:
@@ -32,12 +57,7 @@ class TrainingTexts:
         order = np.random.default_rng(seed).permutation(len(texts))
         count = max(1, round(len(texts) * held_out))
         train, held = (
-            [
-                np.array(texts[index][begin : begin + max_length], np.int64)
-                for index in sorted(chosen)
-                for begin in range(0, len(texts[index]), max_length)
-                if len(texts[index]) - begin >= SHORTEST
-            ]
+            [piece for index in sorted(chosen) for piece in texts[index].pieces(max_length)]
             for chosen in (order[count:].tolist(), order[:count].tolist())
         )
         if not train or not held:
@@ -53,7 +73,7 @@ class TrainingTexts:
         Raises:
             ValueError: it names the largest token.
         """
-        largest = max(int(text.max()) for text in [*self.train, *self.held_out])
+        largest = max(int(text.tokens.max()) for text in [*self.train, *self.held_out])
         if largest >= vocab_size:
             raise ValueError(
                 f"--data: the texts have token {largest}, the target's tokens are 0 to {vocab_size - 1}; its "
@@ -61,8 +81,9 @@ class TrainingTexts:
             )
 
     def draft_vocabulary(self, size: int, vocab_size: int) -> NDArray[np.int64]:
-        """The `size` tokens that occur most often in the training texts, in the order of their ids."""
-        counts = np.bincount(np.concatenate(self.train), minlength=vocab_size)
+        """The `size` tokens that most often are to be drafted, in the order of their ids."""
+        learnt = np.concatenate([text.tokens[text.prompt :] for text in self.train])
+        counts = np.bincount(learnt, minlength=vocab_size)
         return np.sort(np.argsort(-counts, kind="stable")[:size])
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:

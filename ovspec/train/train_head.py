@@ -11,15 +11,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ovspec.train.eagle3_training import Eagle3Training, TrainSettings
 from ovspec.train.footprint import memory_needed
 from ovspec.train.head_folder import HeadSizes, head_config, write_head
 from ovspec.train.held_out import HeldOut
 from ovspec.train.target_passes import TargetPasses, target_weights
 from ovspec.train.target_states import read_states, states_bytes
-from ovspec.train.texts import TrainingTexts
+from ovspec.train.texts import Text, TrainingTexts
 from ovspec_models import ModelInfo
 from ovspec_models.export.new_folder import check_new_folder, new_folder
 from ovspec_models.folder.files import replace_file
@@ -120,7 +118,7 @@ def train_head(
         training.resume(state)
     found = _run(training, state, report)
     with new_folder(out) as folder:
-        write_head(training.net, states.sizes, config, ids, target, folder, weight_format)
+        write_head(training.net, config, ids, target, folder, weight_format)
     shutil.rmtree(work)
     return found
 
@@ -165,10 +163,11 @@ def _claim(work: Path, about: dict[str, Any]) -> None:
             )
 
 
-def _digest(texts: Sequence[np.ndarray[Any, Any]]) -> str:
+def _digest(texts: Sequence[Text]) -> str:
     digest = sha256()
     for text in texts:
-        digest.update(len(text).to_bytes(8, "little") + text.tobytes())
+        sizes = (len(text), text.prompt)
+        digest.update(b"".join(size.to_bytes(8, "little") for size in sizes) + text.tokens.tobytes())
     return digest.hexdigest()[:16]
 
 

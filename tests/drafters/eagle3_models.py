@@ -80,6 +80,9 @@ def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return mixed.transpose(0, 1).flatten(1)
 
 
+FC_NORMS = tuple(f"fc_norm.{place}.weight" for place in range(3))
+
+
 class Reference:
     """A head by the paper's definition: it reads the whole text again for every token, without a cache.
 
@@ -117,7 +120,11 @@ class Reference:
         self.ids = torch.tensor([token for token in range(VOCAB) if token < 5 or token % 5])[:DRAFTED]
 
     def features(self, states: torch.Tensor) -> torch.Tensor:
-        """Features `[tokens, hidden]` of states `[tokens, 3 * hidden]`."""
+        """Features `[tokens, hidden]` of states `[tokens, 3 * hidden]`, behind norms where it has them."""
+        norms = [self.weights[name] for name in FC_NORMS if name in self.weights]
+        if norms:
+            parts = zip(states.chunk(3, -1), norms, strict=True)
+            states = torch.cat([rms_norm(part, (HIDDEN,), weight, EPS) for part, weight in parts], -1)
         return states @ self.weights["fc.weight"].T
 
     def forward(self, features: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

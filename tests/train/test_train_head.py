@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from commands import one_line
 from commands import ovspec as command
-from drafters.eagle3_models import BOUNDARIES, CONFIG, HIDDEN, VOCAB, Pair, Reference, pair
+from drafters.eagle3_models import BOUNDARIES, CONFIG, FC_NORMS, HIDDEN, VOCAB, Pair, Reference, pair
 from drafters.test_eagle3 import answer, plain, settings_of, target
 from safetensors.torch import load_file
 from settings import F32
@@ -27,7 +28,7 @@ from ovspec.train.head_folder import HeadSizes
 from ovspec.train.held_out import HeldOut
 from ovspec.train.target_passes import TargetPasses, target_weights
 from ovspec.train.target_states import KEPT_TOKENS, read_states, states_bytes
-from ovspec.train.texts import TrainingTexts
+from ovspec.train.texts import Text, TrainingTexts
 from ovspec.train.train_head import Needs, Report, TokensRead, train_head, training_folder
 from ovspec_models import demo_pair_path
 from ovspec_models.folder.head_info import HeadInfo
@@ -44,9 +45,11 @@ def settings(**given: Any) -> TrainSettings:
 def texts() -> TrainingTexts:
     models = pair()
     ids = [models.greedy(prompt, 40) for prompt in models.prompts]
-    return TrainingTexts(
-        [np.array(text, np.int64) for text in ids], [np.array(text, np.int64) for text in ids[:1]]
-    )
+    return TrainingTexts([text_of(text) for text in ids], [text_of(text) for text in ids[:1]])
+
+
+def text_of(ids: Sequence[int], prompt: int = 0) -> Text:
+    return Text(np.array(ids, np.int64), prompt)
 
 
 def train(out: Path, report: Any = lambda report: None, **given: Any) -> HeldOut:
@@ -75,11 +78,14 @@ def test_a_trained_head_drafts_better(tmp_path: Path) -> None:
     assert not training_folder(tmp_path / "trained").exists()
 
 
-def test_held_out_figures_are_those_of_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("prompt", [0, 1, 9])
+def test_held_out_figures_are_those_of_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompt: int
+) -> None:
     """On a text that the target wrote: at every place, the drafts that the paper's definition gets right."""
     models = pair()
     text = models.greedy(models.prompts[1][:2], 41)
-    told = TrainingTexts([np.array(text, np.int64)], [np.array(text[:-1], np.int64)])
+    told = TrainingTexts([text_of(text, prompt)], [text_of(text[:-1], prompt)])
     trained = train_head(
         models.info, told, SIZES, settings(), tmp_path / "head", F32, "fp32", lambda report: None
     )
@@ -88,15 +94,18 @@ def test_held_out_figures_are_those_of_the_reference(tmp_path: Path, monkeypatch
     monkeypatch.setattr("drafters.eagle3_models.THETA", config["rope_theta"])  # the target's
     reference = Reference(models.reference.embedding)
     reference.ids = arrays["d2t"] + torch.arange(len(arrays["d2t"]))
-    reference.weights = {name: arrays[name] for name in reference.weights}
+    reference.weights = {name: arrays[name] for name in (*reference.weights, *FC_NORMS)}
     states = models.states(text)
-    drafts = [reference.draft(text[: place + 2], states[: place + 1], 4) for place in range(len(text) - 2)]
+    begin = max(0, prompt - 1)
+    places = range(begin, len(text) - 2)
+    drafts = {place: reference.draft(text[: place + 2], states[: place + 1], 4) for place in places}
     right = [
-        sum(draft[: depth + 1] == text[place + 2 : place + 3 + depth] for place, draft in enumerate(drafts))
+        sum(draft[: depth + 1] == text[place + 2 : place + 3 + depth] for place, draft in drafts.items())
         for depth in range(4)
     ]
     assert right[1] > 0
-    assert trained.right.tolist() == right and trained.asked.tolist() == [41, 40, 39, 38]
+    assert trained.right.tolist() == right
+    assert trained.asked.tolist() == [count - begin for count in (41, 40, 39, 38)]
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -109,18 +118,20 @@ def test_the_training_time_test_is_drafting(steps: int) -> None:
     reference.weights = dict(net.named_parameters())
     tokens, states = torch.randint(0, VOCAB, (2, 12)), torch.randn(2, 12, 3 * HIDDEN)
     with torch.no_grad():
-        found = [net.lm_head(state) for state in net.unrolled(states, tokens, steps)]
-        for text, place in ((0, 0), (1, 5), (0, 7)):
+        net.fit_norms(states[0])
+        entries = torch.arange(2, 11).repeat(2, 1)
+        found = [net.lm_head(state) for state in net.unrolled(states, tokens, entries, steps)]
+        for text, place in ((0, 2), (1, 5), (0, 7)):
             features = reference.features(states[text, : place + 1])
             for step in range(steps):
                 own, logits = reference.forward(features, tokens[text, 1 : place + 2 + step])
-                torch.testing.assert_close(found[step][text, place], logits[-1], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(found[step][text, place - 2], logits[-1], atol=1e-4, rtol=1e-4)
                 features = torch.cat([features, own[-1:]])
 
 
 def test_states_and_weights_are_the_targets() -> None:
     models = pair()
-    text = texts().train[2]
+    text = texts().train[2].tokens
     ids = np.arange(0, VOCAB, 2)
     passes = TargetPasses(models.folder, BOUNDARIES, F32)
     (found,) = passes.read([text], ids)
@@ -149,7 +160,7 @@ def test_states_are_kept_on_disk(tmp_path: Path) -> None:
     assert states_bytes(every, len(ids), 3 * HIDDEN) == sum(
         (tmp_path / "states" / name).stat().st_size for name in files
     )
-    for number, reading in enumerate(passes.read(every, ids)):
+    for number, reading in enumerate(passes.read([text.tokens for text in every], ids)):
         known = states[number]
         np.testing.assert_allclose(known.states * states.sizes, reading.states, rtol=2e-3, atol=1e-4)
         assert known.best.tolist() == reading.best.tolist()
@@ -217,17 +228,24 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
 
 def test_texts_in_tokens_of_another_model(tmp_path: Path) -> None:
     told = texts()
-    told.held_out.append(np.array([1, 2, 3, VOCAB]))
+    told.held_out.append(text_of([1, 2, 3, VOCAB]))
     with pytest.raises(ValueError, match=rf"token {VOCAB}, the target's tokens are 0 to {VOCAB - 1}"):
         train_head(pair().info, told, SIZES, settings(), tmp_path / "out", F32, "fp32", lambda report: None)
     assert not list(tmp_path.iterdir())
 
 
 def test_draft_vocabulary_and_batches() -> None:
-    split = TrainingTexts.split([[5, 5, 7, 7, 7, 1]] * 3 + [[1]], 4, 0.25, seed=0)
+    learnt = TrainingTexts([text_of([5, 5, 5, 7, 8, 8], prompt=3)], [])
+    assert learnt.draft_vocabulary(2, 9).tolist() == [7, 8]
+    assert learnt.train[0].entries.tolist() == [2, 3, 4]
+    pieces = [*text_of(range(12), prompt=5).pieces(4)]  # the first one has nothing to learn
+    assert [(piece.tokens.tolist(), piece.prompt) for piece in pieces] == [
+        ([4, 5, 6, 7], 1), ([8, 9, 10, 11], 0),
+    ]  # fmt: skip
+    split = TrainingTexts.split([text_of([5, 5, 7, 7, 7, 1])] * 3 + [text_of([1])], 4, 0.25, seed=0)
     assert sum(map(len, split.train)) in (8, 12)  # the rest of two is too short to learn from
     assert split.draft_vocabulary(2, 9).tolist() == [5, 7]
-    many = TrainingTexts([np.arange(4 + n % 7) for n in range(50)], [np.arange(4)])
+    many = TrainingTexts([text_of(range(4 + n % 7)) for n in range(50)], [text_of(range(4))])
     batches = many.batches(32, seed=0, epoch=1)
     assert sorted(number for batch in batches for number in batch) == [*range(50)]
     assert all(len(batch) * max(len(many.train[n]) for n in batch) <= 32 for batch in batches)
@@ -244,9 +262,9 @@ def test_agreement_is_counted_as_decoding_does() -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     """On the demo target: the folder opens as a draft, and `info` knows it."""
-    lines = [
-        json.dumps({"text": f"Once upon a time there were {n} bears, who lived in a wood."}) for n in range(8)
-    ]
+    story = "Once upon a time there were {} bears, who lived in a wood."
+    lines = [json.dumps({"text": story.format(n)}) for n in range(4)]
+    lines += [json.dumps({"prompt": "Once upon", "completion": story.format(n)[9:]}) for n in range(4, 8)]
     data, out = tmp_path / "texts.jsonl", tmp_path / "head"
     data.write_text("\n".join(lines))
     common = ("train-head", "--target", demo_pair_path(), "--data", data, "--epochs", 1)
@@ -276,11 +294,16 @@ def test_the_command(tmp_path: Path) -> None:
         (("--kind", "medusa"), "medusa"),
         (("--draft-vocab-size", 5000), "--draft-vocab-size 5000: the target has 4096 tokens"),
         ((), "give two or more"),
+        (("--data", "half.jsonl"), "half.jsonl: line 1 holds no text"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], said: str
+) -> None:
     data = tmp_path / "texts.jsonl"
     data.write_text('{"text": "Once upon a time there were three bears."}')
+    (tmp_path / "half.jsonl").write_text('{"completion": "of what?"}')
+    monkeypatch.chdir(tmp_path)
     words = ["--target", demo_pair_path(), "--data", data, "--output", tmp_path / "out", *options]
     assert said in one_line(command("train-head", *words))
     assert not (tmp_path / "out").exists()

@@ -10,6 +10,8 @@ from typing import Any
 from ovspec_models.folder.shown import cut
 
 TEXT_KEYS = ("text", "prompt", "question")
+_PAIR = ("prompt", "completion")
+_EXPECTED_PAIR = "expected a text as its prompt and one as its completion"
 
 
 def read_texts(path: Path, option: str = "--data") -> list[str]:
@@ -24,13 +26,31 @@ def read_texts(path: Path, option: str = "--data") -> list[str]:
     return [text for _, text in numbered_texts(f"{option} {path}", path.read_bytes, TEXT_KEYS)]
 
 
+def read_completions(path: Path, option: str = "--data") -> list[tuple[str, str]]:
+    """As `read_texts`, each with a prompt before it: that of an object with `completion`, or none.
+
+    Raises:
+        ValueError: as `read_texts`.
+    """
+    what = f"{option} {path}"
+    found = list[tuple[str, str]]()
+    for number, value in json_lines(what, path.read_bytes):
+        place = f"{what}: line {number}"
+        if isinstance(value, dict) and "completion" in value:
+            prompt, completion = (_text(place, value, (key,), _EXPECTED_PAIR) for key in _PAIR)
+        else:
+            prompt, completion = "", _text(place, value, TEXT_KEYS, _expected(TEXT_KEYS))
+        found.append((prompt, completion))
+    return found
+
+
 def numbered_texts(what: str, read: Callable[[], bytes], keys: Sequence[str]) -> list[tuple[int, str]]:
     """The text of each line, a JSON string or an object with one of the keys, and its number from 1.
 
     Raises:
         ValueError: as `json_lines`, a line holds no text, or there is no line; it names the line.
     """
-    expected = f"expected a JSON string, or an object with a text as its {' or '.join(map(json.dumps, keys))}"
+    expected = _expected(keys)
     texts = [
         (number, _text(f"{what}: line {number}", value, keys, expected))
         for number, value in json_lines(what, read)
@@ -38,6 +58,10 @@ def numbered_texts(what: str, read: Callable[[], bytes], keys: Sequence[str]) ->
     if not texts:
         raise ValueError(f"{what} holds no text; {expected} in every line")
     return texts
+
+
+def _expected(keys: Sequence[str]) -> str:
+    return f"expected a JSON string, or an object with a text as its {' or '.join(map(json.dumps, keys))}"
 
 
 def read_utf8(what: str, read: Callable[[], str]) -> str:

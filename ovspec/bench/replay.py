@@ -152,6 +152,6 @@ def _planned(schedule: AutoSchedule, plan: Plan, offers: Mapping[str, Offer]) ->
     whole = _cut(lookup, plan.num_assistant_tokens)
     if model.tokens and (not whole.tokens or lookup.match < ask.least_match):
         return model, model, model.tokens
-    likely = schedule.likely(whole.match, whole.tokens)
+    likely = schedule.likely(whole.match, whole.tokens) or []
     least = schedule.least_confidence(likely) if likely else 0.0
     return _cut(whole, sum(value >= least for value in likely)), whole, 0

@@ -104,6 +104,7 @@ class Planner:
                 tuple(request.judged for request in requests),
                 tuple(request.agreed for request in requests),
                 sum(request.model_tokens for request in requests),
+                len(commits),
             )
             states[0].schedule.observe(outcome)
 

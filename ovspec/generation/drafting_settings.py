@@ -49,7 +49,7 @@ def acceptance_rule_of(config: openvino_genai.GenerationConfig) -> str:
 
 
 def schedule_of(config: openvino_genai.GenerationConfig) -> str:
-    """How much is drafted: "constant", "heuristic" or "auto".
+    """How much is drafted: "constant" or "auto".
 
     Raises:
         InvalidValueError: it is not allowed, or contradicts another option.
@@ -63,7 +63,7 @@ def schedule_of(config: openvino_genai.GenerationConfig) -> str:
     return schedule or ("constant" if chosen else "auto")
 
 
-def tree_of(config: openvino_genai.GenerationConfig, schedule: str) -> tuple[int, int]:
+def tree_of(config: openvino_genai.GenerationConfig) -> tuple[int, int]:
     """`branching_factor` and `tree_depth`, within the rules of openvino_genai."""
     width, depth, tokens = config.branching_factor, config.tree_depth, config.num_assistant_tokens
     if not depth:
@@ -79,11 +79,6 @@ def tree_of(config: openvino_genai.GenerationConfig, schedule: str) -> tuple[int
     if tokens is None or tokens < depth:
         raise InvalidValueError(
             f"num_assistant_tokens={tokens}: expected at least tree_depth={depth}, one node a level"
-        )
-    if schedule == "heuristic":
-        raise InvalidValueError(
-            "num_assistant_tokens_schedule='heuristic' counts the tokens of chains: leave it out, or take "
-            f"'auto' with tree_depth={depth}"
         )
     if config.acceptance_threshold < 1.0:
         raise InvalidValueError(

@@ -55,10 +55,10 @@ class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,un
         acceptance_rule: of sampling. With "coupled" a seed gives the text of plain decoding. "block" is block
             verification, which accepts more draft tokens: every token still follows the target's exact
             distribution, but a seed names a text only together with its drafts.
-        num_assistant_tokens_schedule: "constant" drafts `num_assistant_tokens` in every round; "heuristic" is
-            the rule of transformers, which starts from that number; "auto" chooses by measured cost and
-            acceptance, up to `num_assistant_tokens` if it is given. `None` is "constant" if
-            `num_assistant_tokens` or `assistant_confidence_threshold` is given, else "auto".
+        num_assistant_tokens_schedule: "constant" drafts `num_assistant_tokens` in every round; "auto" chooses
+            by measured cost and acceptance, up to `num_assistant_tokens` if it is given. `None` is "constant"
+            if `num_assistant_tokens` or `assistant_confidence_threshold` is given, else "auto". With
+            `verify="commit"` both choose how much is read and when it is confirmed, unless that is given.
         tree_depth: as in openvino_genai: above 0 drafts are trees of so many levels. Here sampling goes with
             trees too, and with the schedule "auto" `num_assistant_tokens` is the largest tree.
         branching_factor: as in openvino_genai: children that a node of a tree may have, and nodes of a level
@@ -98,8 +98,8 @@ class GenerationSettings:
         stop_token_ids: tokens that end a sequence; they are part of its tokens.
         stop_strings: texts that end a sequence.
         include_stop_str_in_output: whether a stop string stays in the text.
-        num_assistant_tokens_schedule: "constant", "heuristic" or "auto".
-        num_assistant_tokens: draft tokens per round; the first number of "heuristic", the largest of "auto".
+        num_assistant_tokens_schedule: "constant" or "auto".
+        num_assistant_tokens: draft tokens per round; the largest number of "auto".
         assistant_confidence_threshold: a draft ends after a token less probable than this; 0 is off.
         max_ngram_size: longest n-gram that prompt lookup searches for; 0: the drafter decides.
         acceptance_threshold: t of the lenient acceptance rule; 1.0 is the exact one.
@@ -286,7 +286,7 @@ def resolve(
         _refuse_drafting(config, "this pipeline does not draft; pass draft_model=... or drafter=... to it")
     schedule = "constant" if beams else schedule_of(config)
     tokens, threshold = assistant_tokens_of(config, schedule) if has_draft and not beams else (0, 0.0)
-    branching_factor, tree_depth = tree_of(config, schedule)
+    branching_factor, tree_depth = tree_of(config)
     sampling = SamplingParams.from_generation_config(config, eos)
     sampling = replace(sampling, subtracts_penalties=stops is not None)
     return GenerationSettings(

@@ -65,7 +65,8 @@ class AcceptanceModel:
 
     def __init__(self) -> None:
         self._lookups, self.model = Rates(_BY_MATCH, *_LOOKUPS), Rates((_OF_MODEL,), *_MODELS)
-        self.confirmed = defaultdict[float, Rates](lambda: Rates(_BY_MATCH[-1:], *_MODELS))
+        memory, weight = _MODELS  # a commit is some four observations
+        self.confirmed = defaultdict[float, Rates](lambda: Rates(_BY_MATCH[-1:], 4 * memory, weight))
 
     def likely(self, match: int, tokens: int) -> list[float]:
         """Probability of coming to each token of a draft; `match` is 0 for one of a model."""
@@ -84,6 +85,11 @@ class AcceptanceModel:
         """Take a commit of `rows` provisional tokens, the first `confirmed` of which held."""
         for place in range(min(rows, confirmed + 1)):
             self.confirmed[scale].observe(0, place < confirmed)
+
+    def fade_commits(self) -> None:
+        """A dense step: budgets whose tokens were not confirmed are tried again at some time."""
+        for rates in self.confirmed.values():
+            rates.fade()
 
 
 def _index(match: int) -> int:

@@ -40,15 +40,16 @@ class AutoSchedule(Schedule):
 
     Args:
         max_num_assistant_tokens: longest draft it may ask for.
+        fixed: whether every draft has that length, so that budget and interval alone are chosen.
     """
 
-    def __init__(self, max_num_assistant_tokens: int) -> None:
-        self._most, self._costs = max_num_assistant_tokens, CostModel()
+    def __init__(self, max_num_assistant_tokens: int, fixed: bool = False) -> None:
+        self._most, self._costs, self._fixed = max_num_assistant_tokens, CostModel(), fixed
         self._acceptance = AcceptanceModel()
         self._state = StepState((), (), 0)
         self._scale = 1.0
-        # Tokens and microseconds of late.
-        self._tokens = self._time = 0.0
+        # Of late: final tokens and microseconds; steps of sequences, with their drafted and accepted tokens.
+        self._tokens = self._time = self._steps = self._drafted = self._accepted = 0.0
         self._choice = _Choice(0.0, 0, 1.0, 0)
         self._since_plain = 0
         self._nodes = float(max_num_assistant_tokens)
@@ -64,6 +65,8 @@ class AutoSchedule(Schedule):
         elif min(state.pending, default=0) == 0:  # one of them has just committed
             self._choice = self._best(cell, limit)
         _, tokens, self._scale, interval = self._choice
+        if self._fixed:
+            return Plan(self._most, self._scale, interval or None)
         self._since_plain += 1
         if self._since_plain > _STEPS or not cell.verify_at(self._scale).is_known(0):
             tokens = 0  # what a plain step costs is known, and anew now and then
@@ -73,13 +76,13 @@ class AutoSchedule(Schedule):
         least = self._least_match(cell, limit) if tokens else 0
         return Plan(limit, self._scale, interval or None, ModelAsk(tokens, least))
 
-    def likely(self, match: int, tokens: int) -> list[float]:
+    def likely(self, match: int, tokens: int) -> list[float] | None:
         """Probability of coming to each token that a lookup proposed."""
-        return self._acceptance.likely(match, tokens)
+        return None if self._fixed else self._acceptance.likely(match, tokens)
 
     def least_confidence(self, confidences: SequenceOf[float]) -> float:
         """Keep the tokens of most expected worth: those whose probability is above the price of their row."""
-        likely = sorted(confidences, reverse=True)
+        likely = [] if self._fixed else sorted(confidences, reverse=True)
         prices = self._prices(self._costs.cell(self._state.contexts), len(likely))
         best = int(np.argmax(np.cumsum([0.0, *likely]) - prices))
         if best == len(likely):
@@ -93,6 +96,8 @@ class AutoSchedule(Schedule):
             self._acceptance.observe(match, judged, agreed)
         if outcome.commit_rows:
             self._acceptance.observe_commit(scale, outcome.commit_rows, outcome.confirmed)
+        elif scale == math.inf:
+            self._acceptance.fade_commits()
         if outcome.model_tokens:
             # A grammar's draft is not judged.
             drafts = zip(outcome.proposed, outcome.matches, outcome.judged, strict=True)
@@ -101,9 +106,13 @@ class AutoSchedule(Schedule):
         else:
             self._acceptance.model.fade()
             self._since_plain = 0
-        keep = 1.0 - 1.0 / _STEPS
-        self._tokens = keep * self._tokens + sum(outcome.accepted) + len(outcome.accepted)
+        keep, sequences, accepted = 1.0 - 1.0 / _STEPS, len(outcome.accepted), sum(outcome.accepted)
+        unmade = outcome.commit_rows - outcome.confirmed - outcome.commits
+        self._tokens = keep * self._tokens + accepted + sequences - unmade
         self._time = keep * self._time + taken
+        self._steps = keep * self._steps + sequences
+        self._drafted = keep * self._drafted + sum(outcome.proposed)
+        self._accepted = keep * self._accepted + accepted
 
     @property
     def _price(self) -> float:
@@ -118,10 +127,13 @@ class AutoSchedule(Schedule):
         """The choice of most worth; of trees the largest, of which `least_confidence` keeps a part."""
         state, acceptance, sequences = self._state, self._acceptance, len(self._state.contexts)
         lengths = np.array([0, limit]) if state.trees else np.arange(limit + 1)
-        lengths = lengths if state.has_model else lengths[:1]
+        lengths = lengths[-1:] if self._fixed else lengths
         # Of a tree as many nodes as were kept of the last ones.
         rows = np.minimum(lengths, self._nodes) if state.trees else lengths
         yielded = 1.0 + np.cumsum([0.0, *acceptance.likely(0, int(lengths[-1]))])[lengths]
+        if not state.has_model:  # lookups have what they had of late
+            steps, lengths = self._steps or 1.0, lengths[:1] * 0
+            rows, yielded = lengths + self._drafted / steps, lengths + 1.0 + self._accepted / steps
         drafting = cell.draft.predict(sequences * lengths)
         reading = state.unread * self._costs.read_cost * yielded / max(1, min(state.remaining))
         found = []
@@ -136,10 +148,13 @@ class AutoSchedule(Schedule):
                 rates = acceptance.confirmed[scale].rates(1)[0] ** np.arange(1, interval + 1)
                 kept = (float(rates.sum()) + 1.0) / interval
                 cost = cost + yielded / interval * cell.verify_at(math.inf).at(sequences * interval)
-            worth = sequences * yielded * kept - self._price * cost
-            best, gain = int(np.argmax(worth)), float(worth.max() - worth[0])
-            found.append((float(worth[best]), _Choice(gain, int(lengths[best]), scale, interval or 0)))
-        return max(found)[1]
+            found.append((sequences * yielded * kept, cost, scale, interval or 0))
+        # The speed of late may be that of a choice that failed; that of the best one can be had.
+        speeds = [float((tokens / np.maximum(cost, 1.0)).max()) for tokens, cost, _, _ in found]
+        price = max(self._price, *speeds)
+        worths = [tokens - price * cost for tokens, cost, _, _ in found]
+        worth, (*_, scale, interval) = max(zip(worths, found, strict=True), key=lambda both: both[0].max())
+        return _Choice(float(worth.max() - worth[0]), int(lengths[np.argmax(worth)]), scale, interval)
 
     def _least_match(self, cell: CostCell, limit: int) -> int:
         """The shortest match behind which a lookup is expected to gain more than the model."""

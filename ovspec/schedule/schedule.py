@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
-SCHEDULES = ("constant", "heuristic", "auto")
+SCHEDULES = ("constant", "auto")
 
 
 class StepState(NamedTuple):
@@ -78,7 +78,7 @@ class StepOutcome(NamedTuple):
         duration: of all else, the target's verification pass above all, without the commit.
         commit_duration: of the commit after the step; 0 when there was none.
         commit_rows: provisional tokens that the commit went over, over all sequences.
-        confirmed: those of them that it kept.
+        confirmed: those of them that it kept; each of the `commits` sequences got one more of it.
         matches: length of the match behind each draft that a lookup made, 0 of a model.
         judged: tokens of each draft that were compared with the target's, those that were not verified
             included: the token behind the accepted ones is known all the same.
@@ -100,6 +100,7 @@ class StepOutcome(NamedTuple):
     judged: tuple[int, ...] = ()
     agreed: tuple[int, ...] = ()
     model_tokens: int = 0
+    commits: int = 0
 
 
 class Schedule(ABC):
@@ -137,27 +138,3 @@ class ConstantSchedule(Schedule):
     def plan(self, state: StepState) -> Plan:
         """That number; the engine cuts what a sequence has no room for."""
         return self.constant
-
-
-class HeuristicSchedule(Schedule):
-    """The rule of transformers: two more after a draft that was accepted whole, else one fewer.
-
-    Args:
-        num_assistant_tokens: where it starts.
-        max_num_assistant_tokens: where it ends.
-    """
-
-    def __init__(self, num_assistant_tokens: int, max_num_assistant_tokens: int) -> None:
-        self._number = num_assistant_tokens
-        self._max = max_num_assistant_tokens
-
-    def plan(self, state: StepState) -> Plan:
-        """The number it has come to."""
-        return Plan(self._number)
-
-    def observe(self, outcome: StepOutcome) -> None:
-        """Move by what became of the drafts; a step that drafted nothing says nothing."""
-        if not any(outcome.proposed):
-            return
-        whole = outcome.accepted == outcome.proposed
-        self._number = min(self._number + 2, self._max) if whole else max(self._number - 1, 1)

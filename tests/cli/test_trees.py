@@ -35,7 +35,6 @@ def test_a_tree_gives_the_text_of_plain_decoding(schedule: str) -> None:
         ((*TREE[:4],), "--num-assistant-tokens: expected at least --tree-depth 3"),
         (TREE[2:], "--branching-factor 2 has no effect on chains: give tree_depth"),
         ((*TREE, "--acceptance-threshold", "0.5"), "0.5 has no rule for trees"),
-        ((*TREE, "--num-assistant-tokens-schedule", "heuristic"), "heuristic counts the tokens"),
         ((*TREE, "--property", "KEY_CACHE_QUANT_MODE=BY_CHANNEL"), "trees: key_cache.0 has blocks"),
     ],
 )  # fmt: skip

@@ -39,7 +39,7 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "ignore_eos": (False, True),
     "include_stop_str_in_output": (False, True),
     "num_assistant_tokens": (0, 1, 3, 8, 63),
-    "num_assistant_tokens_schedule": ("constant", "heuristic", "auto"),
+    "num_assistant_tokens_schedule": ("constant", "auto"),
     "tree_depth": (0, 1, 2, 4),
     "branching_factor": (1, 2, 4),
     "acceptance_rule": ("coupled", "block"),

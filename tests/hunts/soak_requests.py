@@ -180,7 +180,7 @@ def _drafts(rng: Random, model: str, options: dict[str, Any]) -> dict[str, Any]:
         return {"assistant_confidence_threshold": rng.choice((0.1, 0.4, 0.8))}
     drafts: dict[str, Any] = {"num_assistant_tokens": number}
     if number and rng.random() < 0.6:
-        drafts["num_assistant_tokens_schedule"] = rng.choice(("constant", "heuristic", "auto"))
+        drafts["num_assistant_tokens_schedule"] = rng.choice(("constant", "auto"))
     if model == "prompt_lookup" and rng.random() < 0.3:
         drafts["max_ngram_size"] = rng.randint(1, 5)
     return drafts

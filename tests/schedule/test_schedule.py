@@ -21,36 +21,13 @@ from ovspec.generation.generation_config import GenerationConfig, resolve, updat
 from ovspec.modes.commit_verify import CommitVerify
 from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.schedule.controller import AutoSchedule
-from ovspec.schedule.schedule import ConstantSchedule, HeuristicSchedule, Plan, StepOutcome, StepState
+from ovspec.schedule.schedule import ConstantSchedule, Plan, StepState
 
 STATE = StepState(contexts=(100,), remaining=(50,), max_draft=49)
 
 
-def outcome(asked: int, proposed: int, accepted: int) -> StepOutcome:
-    return StepOutcome(Plan(asked), (100,), (proposed,), (accepted,), 1.0, 2.0)
-
-
 def settings(has_draft: bool = True, **options: Any) -> Any:
     return resolve(updated(GenerationConfig(max_new_tokens=8), options), (), has_draft)
-
-
-def test_heuristic_is_the_rule_of_transformers() -> None:
-    schedule = HeuristicSchedule(5, 8)
-    seen = []
-    for accepted in ("all", "all", "all", "none", "some", "some"):
-        asked = schedule.plan(STATE).num_assistant_tokens
-        seen.append(asked)
-        schedule.observe(outcome(asked, asked, {"all": asked, "none": 0, "some": asked - 1}[accepted]))
-    assert seen == [5, 7, 8, 8, 7, 6]
-
-
-def test_heuristic_never_falls_below_one_and_learns_nothing_from_nothing() -> None:
-    schedule = HeuristicSchedule(2, 8)
-    for _ in range(4):
-        schedule.observe(outcome(2, 2, 0))
-    assert schedule.plan(STATE).num_assistant_tokens == 1
-    schedule.observe(outcome(1, 0, 0))
-    assert schedule.plan(STATE).num_assistant_tokens == 1
 
 
 @pytest.mark.parametrize(
@@ -61,8 +38,6 @@ def test_heuristic_never_falls_below_one_and_learns_nothing_from_nothing() -> No
         ({"num_assistant_tokens": 0}, "constant", 0),
         ({"assistant_confidence_threshold": 0.4}, "constant", 16),
         ({"num_assistant_tokens_schedule": "constant"}, "constant", 5),
-        ({"num_assistant_tokens_schedule": "heuristic"}, "heuristic", 5),
-        ({"num_assistant_tokens_schedule": "heuristic", "num_assistant_tokens": 3}, "heuristic", 3),
         ({"num_assistant_tokens_schedule": "auto", "num_assistant_tokens": 3}, "auto", 3),
         ({"num_assistant_tokens_schedule": "auto", "assistant_confidence_threshold": 0.4}, "auto", 16),
     ],
@@ -77,9 +52,9 @@ def test_configuration_of_openvino_genai_means_auto() -> None:
     assert found.num_assistant_tokens_schedule == "auto"
 
 
-@pytest.mark.parametrize("value", ["heuristic_transient", "Auto", 3])
+@pytest.mark.parametrize("value", ["heuristic", "Auto", 3])
 def test_unknown_schedules_are_refused(value: object) -> None:
-    with pytest.raises(ValueError, match=r"num_assistant_tokens_schedule=.*'constant', 'heuristic', 'auto'"):
+    with pytest.raises(ValueError, match=r"num_assistant_tokens_schedule=.*'constant', 'auto'"):
         settings(num_assistant_tokens_schedule=value)
 
 
@@ -94,10 +69,6 @@ def test_schedules_outlive_a_call() -> None:
     schedules = Schedules(commits=False)
     auto = schedules.of(settings())
     assert schedules.of(settings(num_assistant_tokens_schedule="auto", num_assistant_tokens=7)) is auto
-    heuristic = schedules.of(settings(num_assistant_tokens_schedule="heuristic"))
-    assert schedules.of(settings(num_assistant_tokens_schedule="heuristic")) is heuristic
-    other = settings(num_assistant_tokens_schedule="heuristic", num_assistant_tokens=2)
-    assert schedules.of(other) is not heuristic
     assert isinstance(schedules.of(settings(num_assistant_tokens=4)), ConstantSchedule)
 
 
@@ -105,6 +76,7 @@ def test_without_a_drafter_only_commits_leave_something_to_choose() -> None:
     plain = settings(has_draft=False)
     assert isinstance(Schedules(commits=False).of(plain), ConstantSchedule)
     assert not isinstance(Schedules(commits=True).of(plain), ConstantSchedule)
+    assert not isinstance(Schedules(commits=True).of(settings(num_assistant_tokens=4)), ConstantSchedule)
 
 
 def test_commits_without_a_drafter_choose_their_interval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,10 +108,3 @@ def test_metrics_say_what_the_schedule_asked_for(demo_ir: Path) -> None:
     assert constant.get_num_assistant_tokens() == 3.0 and constant.get_drafting_share() == 1.0
     plain = metrics(num_assistant_tokens=0)
     assert plain.get_num_assistant_tokens() == 0.0 and plain.get_drafting_share() == 0.0
-    heuristic = metrics(num_assistant_tokens_schedule="heuristic", num_assistant_tokens=2)
-    asked = heuristic.raw_metrics.num_assistant_tokens
-    drafts = zip(heuristic.raw_metrics.proposed_lengths, heuristic.raw_metrics.accepted_lengths, strict=True)
-    expected = [2]
-    for proposed, accepted in drafts:
-        expected.append(expected[-1] + 2 if accepted == proposed else max(1, expected[-1] - 1))
-    assert asked == expected[: len(asked)]

@@ -88,6 +88,7 @@ class World:
         offers: rate at which the drafter has another token to offer, by tokens emitted so far.
         confirmed: rate at which a dense pass confirms a provisional token.
         asked: longest draft that the sequences ask for.
+        lookup: whether a lookup drafts, which costs nothing, and not a model.
     """
 
     machine: Machine
@@ -99,6 +100,7 @@ class World:
     commit_intervals: tuple[int, ...] = ()
     reads: bool = False
     asked: int = 2**31 - 1
+    lookup: bool = False
 
     def run(self, schedule: Schedule, tokens: int, seed: int, sequences: int = 1) -> Run:
         """Generate `tokens` per sequence."""
@@ -116,7 +118,8 @@ class World:
                 pending=(pending,) * sequences if self.commit_intervals else (),
                 budget_scales=self.budget_scales,
                 commit_intervals=self.commit_intervals,
-                has_model=True,
+                has_lookup=self.lookup,
+                has_model=not self.lookup,
             )
             plan = schedule.plan(state)
             assert 0 <= plan.num_assistant_tokens <= MAX_DRAFT
@@ -125,7 +128,8 @@ class World:
             accepted = [_run_length(text, self.acceptance(done), p) for p in proposed]
             scale = plan.budget_scale
             caught_up = unread if self.reads and asked else 0
-            drafting = self.machine.draft(sum(proposed)) + caught_up * self.machine.read if asked else 0.0
+            drafts = asked and not self.lookup
+            drafting = self.machine.draft(sum(proposed)) + caught_up * self.machine.read if drafts else 0.0
             verify = clock.took(self.machine.verify(sequences + sum(proposed), state.contexts[0], scale))
             if sum(proposed) != last:
                 verify += clock.took(self.machine.switch)
@@ -146,16 +150,17 @@ class World:
                 contexts=state.contexts,
                 proposed=tuple(proposed),
                 accepted=tuple(accepted),
-                draft_duration=clock.took(drafting) if asked else 0.0,
+                draft_duration=clock.took(drafting) if drafts else 0.0,
                 duration=verify + clock.took(20.0),
                 caught_up=caught_up,
                 commit_duration=commit,
                 commit_rows=rows,
                 confirmed=confirmed,
-                matches=(0,) * sequences,
+                commits=sequences if rows else 0,
+                matches=(int(self.lookup),) * sequences,
                 judged=tuple(proposed),
                 agreed=tuple(accepted),
-                model_tokens=sum(proposed),
+                model_tokens=0 if self.lookup else sum(proposed),
             )
             schedule.observe(outcome)
             emitted += gained

@@ -43,8 +43,8 @@ drafting_options = option_group(
     typed_option(
         "--num-assistant-tokens-schedule",
         click.Choice(SCHEDULES),
-        "How that number changes: constant; heuristic, as in transformers; auto, by measured cost "
-        "and acceptance.  [default: constant with a number or a confidence threshold, else auto]",
+        "How that number changes: constant; auto, by measured cost and acceptance.  [default: constant with "
+        "a number or a confidence threshold, else auto]",
     ),
     typed_option(
         "--assistant-confidence-threshold",

@@ -119,7 +119,7 @@ class AnswerBody(StrictBody):
     include_stop_str_in_output: Flag = False
 
     num_assistant_tokens: Whole | None = Field(None, ge=0)
-    num_assistant_tokens_schedule: Literal["constant", "heuristic", "auto"] | None = None
+    num_assistant_tokens_schedule: Literal["constant", "auto"] | None = None
     tree_depth: Whole | None = Field(None, ge=0)
     branching_factor: Whole | None = Field(None, ge=1)
     acceptance_rule: Literal["coupled", "block"] | None = None

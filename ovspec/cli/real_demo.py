@@ -13,13 +13,14 @@ import click
 import openvino_genai
 
 from ovspec.cli.options.output import print_table, save_report, say, warn, with_progress
-from ovspec.drafters import NONE
+from ovspec.drafters import NONE, Assistant
 from ovspec.eval.tables import table_of
 from ovspec.modes.commit_verify import CommitVerify
 from ovspec.modes.verify_mode import VerifyMode, why_lossy
+from ovspec.pipeline.models.draft_model import draft_model
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec_models.folder.sparse_verify import SparseVerify
-from ovspec_models.sources.demo_model import demo_model_path
+from ovspec_models.sources.demo_model import demo_head_path, demo_model_path
 
 _QUESTION = "\n\nRetell the beginning of this story. Quote its own words where you can."
 _WARM_TOKENS = 48
@@ -41,7 +42,7 @@ class Mode:
     Attributes:
         label: in the table.
         genai: by OpenVINO GenAI, which has no other of these but prompt lookup.
-        drafter: who drafts; `None`: nobody.
+        drafter: who drafts; `None`: nobody; "assistant": the head that the package carries.
         verify: how drafts are verified.
         options: of a call.
     """
@@ -62,7 +63,8 @@ class Mode:
         if self.genai:
             lookup = {"prompt_lookup": True} if self.drafter else {}
             return openvino_genai.LLMPipeline(str(folder), "CPU", **lookup)
-        return LLMPipeline(folder, "CPU", drafter=self.drafter or NONE, verify=self.verify)
+        head = draft_model(demo_head_path()) if self.drafter == Assistant.name else None
+        return LLMPipeline(folder, "CPU", draft_model=head, drafter=self.drafter or NONE, verify=self.verify)
 
 
 _EIGHT = {"num_assistant_tokens": 8}
@@ -73,6 +75,7 @@ MODES = (
     Mode("ovspec, plain"),
     Mode("ovspec, prompt lookup", drafter="prompt_lookup", options=_LOOKUP),
     Mode("ovspec, suffix", drafter="suffix", options=_EIGHT),
+    Mode("ovspec, EAGLE-3 head", drafter=Assistant.name, options={"num_assistant_tokens": 4}),
     Mode("ovspec, committed", drafter="suffix", verify=CommitVerify(SparseVerify()), options=_EIGHT),
     Mode("ovspec, sparse (lossy)", drafter="suffix", verify=SparseVerify(), options=_EIGHT),
 )

@@ -35,10 +35,7 @@ COMMON = (
 
 @click.command("train-head", cls=ShortHelpCommand, common=COMMON)
 @typed_option("--target", MODEL, "Folder with the target's IR.", required=True, metavar="DIR")
-@data_option(
-    "Texts, one JSON value per line; best are objects with a prompt and the target's answer as completion, "
-    "of which the answer is learnt."
-)
+@data_option("Per line a prompt with the target's completion, or a text.")
 @default_option("--kind", TRAINED_KINDS[0], "Of the head.", type=click.Choice(TRAINED_KINDS))
 @typed_option(
     "--output",
@@ -49,7 +46,7 @@ COMMON = (
 )
 @default_option("--epochs", 2, "Times that every text is read.", type=COUNT)
 @default_option(
-    "--learning-rate", 1e-3, "The highest; it falls to zero. Large targets: 1e-4.", type=ABOVE_ZERO
+    "--learning-rate", 2e-3, "The highest; it falls to zero. Large targets: 1e-4.", type=ABOVE_ZERO
 )
 @default_option(
     "--max-length", 2048, "Longer texts are cut into pieces of so many tokens.", type=click.IntRange(8)
@@ -92,8 +89,9 @@ def train_head(
 ) -> None:
     """Train a head that drafts for a target, on texts of the kind that it will see.
 
-    The target reads the texts once; what it says of them is kept on the disk until the head is written. A
-    run that was ended goes on where it was when it is started again. Needs torch: pip install
+    A line of --data is {"prompt": ..., "completion": ...}, of which the completion is learnt, or a text that
+    is learnt whole. The target reads them once; what it says of them is kept on the disk until the head is
+    written. A run that was ended goes on where it was when it is started again. Needs torch: pip install
     'ovspec[train]'; it trains on a GPU where torch finds one.
 
     Shown as it goes: the mean acceptance length of drafts of 4 tokens on the held-out texts. On texts that

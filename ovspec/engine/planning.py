@@ -144,7 +144,7 @@ class Planner:
             remaining=tuple(sequence.remaining for sequence in sequences),
             max_draft=min(MAX_NUM_ASSISTANT_TOKENS, longest) if self._drafter else 0,
             unread=self._unread(requests),
-            pending=tuple(len(sequence.provisional) for sequence in sequences) if mode.commits else (),
+            pending=tuple(sequence.provisional for sequence in sequences) if mode.commits else (),
             budget_scales=scales,
             commit_intervals=intervals,
             has_lookup=self._drafter is not None and self._drafter.looks_up,

@@ -13,7 +13,6 @@ from openvino_genai import GenerationFinishReason
 
 from ovspec.cache.cache import CachedSequence
 from ovspec.generation.generation_config import GenerationSettings
-from ovspec.generation.provisional import Provisional
 from ovspec.sampling.constraint import Constraint
 from ovspec.sampling.coupling import Coupling
 from ovspec.sampling.logits_processors import LogitsProcessor
@@ -32,7 +31,7 @@ class Sequence:
         target: blocks in the target's cache.
         draft: blocks in the draft model's cache.
         draft_states: state of the drafters, by drafter name.
-        provisional: the last tokens, which no dense pass has confirmed.
+        provisional: how many of the last tokens no dense pass has confirmed.
         finish_reason: NONE while the sequence runs.
     """
 
@@ -45,7 +44,7 @@ class Sequence:
     target: CachedSequence = field(default_factory=CachedSequence)
     draft: CachedSequence = field(default_factory=CachedSequence)
     draft_states: dict[str, Any] = field(default_factory=dict)
-    provisional: Provisional = field(default_factory=Provisional)
+    provisional: int = 0
     finish_reason: GenerationFinishReason = GenerationFinishReason.NONE
 
     @classmethod
@@ -86,7 +85,7 @@ class Sequence:
             target=target,
             draft=CachedSequence(),
             draft_states={},
-            provisional=Provisional(),
+            provisional=0,
         )
 
     @property
@@ -97,7 +96,7 @@ class Sequence:
     @property
     def confirmed(self) -> int:
         """Tokens of prompt and output, without the provisional ones."""
-        return len(self.tokens) - len(self.provisional)
+        return len(self.tokens) - self.provisional
 
     @property
     def remaining(self) -> int:
@@ -147,7 +146,7 @@ class Sequence:
         self.target.keep_state(self.confirmed - 1)
         self.tokens.extend(tokens)
         self.processor.extend(tokens)
-        self.provisional.count += len(tokens)
+        self.provisional += len(tokens)
         self.trim_caches()
 
     def take_back(self) -> list[int]:
@@ -158,7 +157,7 @@ class Sequence:
         tokens = self.tokens[self.confirmed :]
         del self.tokens[self.confirmed :]
         self.processor.rollback(len(tokens))
-        self.provisional.count = 0
+        self.provisional = 0
         self.target.rollback(min(self.target.length, len(self.tokens) - 1))
         return tokens
 

@@ -38,7 +38,9 @@ def test_json_counts_experts(bench_verify: Callable[..., int], capsys: pytest.Ca
 def test_generations_with_a_budget() -> None:
     arguments = ["bench", "decode", *SHAPE, "--context", "64", "--budget", "100", "--max-new-tokens", "6"]
     limits = ["--mode", "dense,commit,sparse_self", "--repeat", "1", "--expert-budget", "8"]
-    run = CliRunner().invoke(cli, [*arguments, *limits, "--draft-budget", "32", "--json", "-"])
+    run = CliRunner().invoke(
+        cli, [*arguments, *limits, "--draft-budget", "32", "--commit-interval", "4", "--json", "-"]
+    )
     assert run.exit_code == 0, run.output
     figures = json.loads(run.stdout)
     # The context is within attention's budget: what is left to commit are the limited experts.

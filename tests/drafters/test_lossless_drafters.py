@@ -26,7 +26,11 @@ from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
 from ovspec_models import demo_pair_path
 
 NEW_TOKENS = 36
-MODES = {"dense": "dense", "commit": CommitVerify(SPARSE), "commit 5": CommitVerify(SPARSE, interval=5)}
+MODES = {
+    "dense": "dense",
+    "commit": CommitVerify(SPARSE, interval=16),
+    "commit 5": CommitVerify(SPARSE, interval=5),
+}
 SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "rng_seed": 11}
 
 TREE = {"branching_factor": 3, "tree_depth": 4, "num_assistant_tokens": 12}

@@ -33,7 +33,7 @@ MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "prompt_lookup": ({"drafter": "prompt_lookup"}, {"num_assistant_tokens": 5, "max_ngram_size": 3}),
     "suffix": ({"drafter": "suffix"}, {"num_assistant_tokens": 7}),
     "sparse_self": ({"drafter": SparseSelf(SPARSE)}, {"num_assistant_tokens": 4}),
-    "commit": ({"draft": True, "verify": CommitVerify(SPARSE)}, {"num_assistant_tokens": 4}),
+    "commit": ({"draft": True, "verify": CommitVerify(SPARSE, 16)}, {"num_assistant_tokens": 4}),
 }
 #: Sequences in a pass, and rows of a pass while prompts are read.
 READINGS = [(1, 512), (4, 512), (4, 16), (4, 100)]

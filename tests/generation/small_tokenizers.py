@@ -90,14 +90,22 @@ def _unigram() -> PreTrainedTokenizerFast:
     )
 
 
-def _word_pieces() -> PreTrainedTokenizerFast:
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+_SPECIAL = ["[UNK]", "[CLS]", "[SEP]", "[PAD]"]
+
+
+def _word_pieces(vocabulary: list[str] | None = None) -> PreTrainedTokenizerFast:
+    """Trained, or with a vocabulary behind the special tokens."""
+    if vocabulary is None:
+        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    else:
+        ids = {name: number for number, name in enumerate([*_SPECIAL, *vocabulary])}
+        made = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece()
-    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]"]
-    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special, show_progress=False)
-    made.train_from_iterator(LINES, trainer)
+    if vocabulary is None:
+        trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=_SPECIAL, show_progress=False)
+        made.train_from_iterator(LINES, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=made,
         unk_token="[UNK]",
@@ -117,9 +125,9 @@ KINDS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
 }
 
 
-def write(kind: str, folder: Path) -> None:
-    """A tokenizer in both forms, that of transformers and that of OpenVINO."""
-    made = KINDS[kind]()
+def write(kind: str, folder: Path, vocabulary: list[str] | None = None) -> None:
+    """A tokenizer in both forms, that of transformers and that of OpenVINO; word pieces of a vocabulary."""
+    made = KINDS[kind]() if vocabulary is None else _word_pieces(vocabulary)
     made.save_pretrained(folder)
     for name, model in zip(
         ("tokenizer", "detokenizer"), convert_tokenizer(made, with_detokenizer=True), strict=True

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
+import openvino_genai
 import pytest
 from generation.conftest import Known, Open
+from generation.small_tokenizers import write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +20,19 @@ from ovspec.generation.token_text import TokenText
 def test_bytes_of_tokens_give_the_tokenizers_text(known: Known, numbers: list[int]) -> None:
     tokens = [number % (max(known.tokenizer.get_vocab().values()) + 1) for number in numbers]
     assert known.text._bytes is not None and known.text.decode(tokens) == known.decode(tokens)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 4])
+def test_spaces_are_known_in_any_order_of_the_vocabulary(tmp_path: Path, seed: int) -> None:
+    """Which token is tried for a first space, and which for a cleaned one, must not depend on their ids."""
+    pieces = ["'", ".", ",", "i", "m", "a", "said", "the", "##m", "##s", "##t", "##ing", "upon"]
+    random.Random(seed).shuffle(pieces)
+    write("WordPiece", tmp_path, pieces)
+    tokenizer = openvino_genai.Tokenizer(str(tmp_path))
+    text = TokenText(tokenizer)
+    for line in ("I'm", "i ' m", "said .", "' the", "m , a . ' upon"):
+        ids = tokenizer.encode(line, add_special_tokens=False).input_ids.data.reshape(-1).tolist()
+        assert text.decode(ids) == str(tokenizer.decode(ids))
 
 
 def test_bytes_that_are_no_text(of_kind: Open) -> None:

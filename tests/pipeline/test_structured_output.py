@@ -42,7 +42,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({"drafter": "none"}, {}),
     "assistant": (_model("draft"), {}),
     "assistant trees": (_model("draft"), TREE),
-    "commit": ({**_model("draft"), "verify": ovspec.CommitVerify(SMALL)}, {"num_assistant_tokens": 4}),
+    "commit": ({**_model("draft"), "verify": ovspec.CommitVerify(SMALL, 16)}, {"num_assistant_tokens": 4}),
     "eagle3": (_model("eagle3"), {}),
     "eagle3 trees": (_model("eagle3"), TREE),
     "prompt_lookup": ({"drafter": "prompt_lookup"}, {}),

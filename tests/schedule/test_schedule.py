@@ -76,7 +76,9 @@ def test_without_a_drafter_only_commits_leave_something_to_choose() -> None:
     plain = settings(has_draft=False)
     assert isinstance(Schedules(commits=False).of(plain), ConstantSchedule)
     assert not isinstance(Schedules(commits=True).of(plain), ConstantSchedule)
-    assert not isinstance(Schedules(commits=True).of(settings(num_assistant_tokens=4)), ConstantSchedule)
+    four = settings(num_assistant_tokens=4)
+    assert isinstance(Schedules(commits=True).of(four), ConstantSchedule)
+    assert not isinstance(Schedules(commits=True, open_interval=True).of(four), ConstantSchedule)
 
 
 def test_commits_without_a_drafter_choose_their_interval(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,8 @@ def read_completions(path: Path, option: str = "--data") -> list[tuple[str, str]
         else:
             prompt, completion = "", _text(place, value, TEXT_KEYS, _expected(TEXT_KEYS))
         found.append((prompt, completion))
+    if not found:
+        raise ValueError(f"{what} holds no text; {_expected(TEXT_KEYS)} in every line")
     return found
 
 

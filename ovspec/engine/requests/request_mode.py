@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ovspec.engine.requests.schedules import Schedules
-from ovspec.generation.provisional import COMMIT_INTERVALS
 from ovspec.modes.commit_verify import CommitVerify
 from ovspec.modes.verify_mode import VerifyMode, budget_scales, calibrated_mode, sparse_part
 from ovspec_models import OvspecConfig
 from ovspec_models.folder.sparse_verify import SparseVerify
+
+# Numbers of provisional tokens that a schedule chooses from, where the user gives none.
+_COMMIT_INTERVALS = (16, 24, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +38,14 @@ class RequestMode:
         verify = calibrated_mode(given, config)
         intervals: tuple[int, ...] = ()
         if isinstance(verify, CommitVerify):
-            intervals = (verify.interval,) if verify.interval else COMMIT_INTERVALS
-        return cls(verify, sparse_part(verify), budget_scales(given), intervals, Schedules(bool(intervals)))
+            intervals = (verify.interval,) if verify.interval else _COMMIT_INTERVALS
+        schedules = Schedules(bool(intervals), len(intervals) > 1)
+        return cls(verify, sparse_part(verify), budget_scales(given), intervals, schedules)
 
     @property
     def commits(self) -> bool:
         """Whether tokens are provisional until a dense pass has confirmed them."""
         return bool(self.commit_intervals)
-
-    @property
-    def interval(self) -> int | None:
-        """The user's number of provisional tokens before a commit; `None` adapts it."""
-        return self.verify.interval if isinstance(self.verify, CommitVerify) else None
 
     @property
     def only_attention(self) -> bool:

@@ -91,7 +91,7 @@ class RequestState:
             self.beams.go_on()
             return
         self.sequence.trim_caches()
-        del self.provisional_writers[len(self.sequence.provisional) :]
+        del self.provisional_writers[self.sequence.provisional :]
 
     @property
     def ended(self) -> bool:

@@ -11,15 +11,16 @@ from ovspec.schedule.schedule import ConstantSchedule, Schedule
 class Schedules:
     """Gives every request the schedule that its settings ask for.
 
-    `auto` keeps what steps cost. With commits, a constant number leaves budget and interval open, which are
-    chosen as by `auto`. Requests with one schedule are planned together.
+    `auto` keeps what steps cost. With commits, a constant number leaves budget and interval open, unless the
+    interval is given; they are chosen as by `auto`. Requests with one schedule are planned together.
 
     Args:
         commits: whether verification commits, so that there is something to choose even without drafts.
+        open_interval: whether there are several commit intervals to choose from.
     """
 
-    def __init__(self, commits: bool) -> None:
-        self._commits = commits
+    def __init__(self, commits: bool, open_interval: bool = False) -> None:
+        self._commits, self._open_interval = commits, open_interval
         self._auto = AutoSchedule(MAX_NUM_ASSISTANT_TOKENS)
         self._constants: dict[int, ConstantSchedule] = {}
         self._fixed: dict[int, AutoSchedule] = {}
@@ -29,6 +30,6 @@ class Schedules:
         number = settings.num_assistant_tokens
         if settings.num_assistant_tokens_schedule == "auto" and (number > 0 or self._commits):
             return self._auto
-        if self._commits:
+        if self._open_interval:
             return self._fixed.setdefault(number, AutoSchedule(number, fixed=True))
         return self._constants.setdefault(number, ConstantSchedule(number))

@@ -38,13 +38,13 @@ def is_due(state: RequestState, interval: int | None) -> bool:
 
     Args:
         state: of the request.
-        interval: the plan's number of provisional tokens before a commit; `None`: the configured one.
+        interval: the plan's number of provisional tokens before a commit; `None`: that of the mode.
     """
     sequence = state.sequence
-    count = len(sequence.provisional)
+    count = sequence.provisional
     if not count:
         return False
-    interval = interval or state.mode.interval or sequence.provisional.interval
+    interval = interval or state.mode.commit_intervals[0]
     last = sequence.tokens[-1] in sequence.settings.stop_token_ids or sequence.ends_with(())
     # The commit itself yields one more token.
     return count >= interval or last or sequence.remaining <= 1
@@ -66,7 +66,7 @@ def _passes(requests: SequenceOf[RequestStep]) -> list[list[RequestStep]]:
     """The requests of each pass: in their order, as many as its rows allow."""
     passes, rows = list[list[RequestStep]](), _MOST_ROWS
     for request in requests:
-        own = len(request.state.sequence.provisional) + 1
+        own = request.state.sequence.provisional + 1
         if rows + own > _MOST_ROWS:
             passes.append([])
             rows = 0
@@ -103,7 +103,6 @@ def _confirm(verifier: Verifier, drafts: SequenceOf[tuple[RequestStep, Proposal]
 def _take(state: RequestState, proposal: Proposal, accepted: Accepted, logits: NDArray[np.float32]) -> None:
     """Make final what the dense pass lets stand, with the token behind it."""
     count = len(proposal.tokens)
-    state.sequence.provisional.adapt(accepted.n, count)
     last: Writer = "target" if accepted.n == count else "corrected"
     writers = [*state.provisional_writers[: accepted.n], last]
     state.provisional_writers = []

@@ -216,7 +216,7 @@ class Speculation:
         if long_rope and (room := long_rope.room(len(sequence.tokens))) is not None:
             limits.append(room)
         if state.mode.commits:  # at most what one commit can verify
-            limits.append(MAX_INTERVAL - 1 - len(sequence.provisional))
+            limits.append(MAX_INTERVAL - 1 - sequence.provisional)
         return min(limits)
 
     def _take(self, request: RequestStep, logits: NDArray[np.float32], dense: bool) -> tuple[list[int], int]:

@@ -22,6 +22,7 @@ _CUT_SHORT = re.compile(
     rb"[\x80-\xbf]?)(?![\x80-\xbf])"
 )
 # As detokenizers of OpenVINO clean spaces up.
+_MARKS = frozenset((b".", b"?", b"!", b",", b"'", b"'m", b"'s", b"'re", b"'ve", b"n't"))
 _CLEANED = re.compile(r" (?:([\\.?!,])|('[ms])|(') |('[rv]e)|(n't))")
 
 
@@ -85,7 +86,15 @@ class TokenBytes:
         ]
         stop = [token for token, name in enumerate(names) if name == b"."]
         shortest = sorted(spaced, key=lambda token: len(names[token]))[:1]
-        tried = [[*spaced[:1], letter], [letter, *shortest, *stop], shuffled]
+        marks = [token for token, name in enumerate(names) if bytes_of_name(name).strip() in _MARKS]
+        # Before a mark a space may be gone because it is cleaned up, not because the text begins with it.
+        words = [token for token in spaced if token not in marks][:1]
+        tried = [
+            [*words, letter],
+            [letter, *shortest, *stop],
+            *([letter, mark, *words] for mark in marks),
+            shuffled,
+        ]
         trials = [(tokens, tokenizer.decode(tokens)) for tokens in tried]
         spellings: tuple[Callable[[bytes], bytes], ...] = (bytes, bytes_of_name)
         for spelled, cleans, strips in product(spellings, (False, True), (False, True)):

@@ -75,7 +75,7 @@ class DecodeBench:
         context: tokens in the cache before the first new one.
         trace: decides how many draft tokens are accepted in every mode that drafts.
         sparse: what sparse passes may read.
-        interval: commit interval; `None`: adaptive.
+        interval: commit interval. A trace tells commits from dense steps by it, so none is chosen.
         draft_budget: tokens of the context that a drafting pass of `sparse_self` may read.
         max_new_tokens: tokens per generation.
         repeat: timed generations per mode, after one untimed warm-up.
@@ -86,7 +86,7 @@ class DecodeBench:
     context: int
     trace: AcceptanceTrace
     sparse: SparseVerify
-    interval: int | None
+    interval: int
     draft_budget: int
     max_new_tokens: int
     repeat: int

@@ -69,7 +69,7 @@ MODES = (
         "commit",
         f"sparse verification, {_BUDGET}, confirmed by dense passes: lossless",
         "draft",
-        verify=CommitVerify(_SPARSE),
+        verify=CommitVerify(_SPARSE, 16),
         options=_CHAIN,
     ),
     Mode(

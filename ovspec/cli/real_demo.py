@@ -13,7 +13,7 @@ import click
 import openvino_genai
 
 from ovspec.cli.options.output import print_table, save_report, say, warn, with_progress
-from ovspec.drafters import NONE, Assistant
+from ovspec.drafters import NONE, Auto
 from ovspec.eval.tables import table_of
 from ovspec.modes.commit_verify import CommitVerify
 from ovspec.modes.verify_mode import VerifyMode, why_lossy
@@ -42,7 +42,8 @@ class Mode:
     Attributes:
         label: in the table.
         genai: by OpenVINO GenAI, which has no other of these but prompt lookup.
-        drafter: who drafts; `None`: nobody; "assistant": the head that the package carries.
+        drafter: who drafts; `None`: nobody; "auto": the head that the package
+            carries, or the text where it repeats itself.
         verify: how drafts are verified.
         options: of a call.
     """
@@ -63,7 +64,7 @@ class Mode:
         if self.genai:
             lookup = {"prompt_lookup": True} if self.drafter else {}
             return openvino_genai.LLMPipeline(str(folder), "CPU", **lookup)
-        head = draft_model(demo_head_path()) if self.drafter == Assistant.name else None
+        head = draft_model(demo_head_path()) if self.drafter == Auto.name else None
         return LLMPipeline(folder, "CPU", draft_model=head, drafter=self.drafter or NONE, verify=self.verify)
 
 
@@ -75,7 +76,7 @@ MODES = (
     Mode("ovspec, plain"),
     Mode("ovspec, prompt lookup", drafter="prompt_lookup", options=_LOOKUP),
     Mode("ovspec, suffix", drafter="suffix", options=_EIGHT),
-    Mode("ovspec, EAGLE-3 head", drafter=Assistant.name, options={"num_assistant_tokens": 4}),
+    Mode("ovspec, EAGLE-3 head", drafter=Auto.name),
     Mode("ovspec, committed", drafter="suffix", verify=CommitVerify(SparseVerify()), options=_EIGHT),
     Mode("ovspec, sparse (lossy)", drafter="suffix", verify=SparseVerify(), options=_EIGHT),
 )

@@ -16,7 +16,7 @@ from ovspec.cli.options.forms import ABOVE_ZERO, COUNT, MODEL, PATH, default_opt
 from ovspec.cli.options.help import ShortHelpCommand
 from ovspec.cli.options.output import print_json
 from ovspec.drafters.eagle3 import eagle3_boundaries
-from ovspec.generation.inputs import encode, read_tokenizer
+from ovspec.generation.inputs import read_tokenizer, tokenized
 from ovspec_models import ModelInfo
 from ovspec_models.folder.jsonl import read_completions
 from ovspec_models.heads.export import TRAINED_KINDS
@@ -58,7 +58,7 @@ COMMON = (
 @typed_option(
     "--draft-vocab-size",
     click.IntRange(2),
-    f"Tokens that it can draft: the most frequent of the texts.  [default: {_DRAFT_VOCAB_SIZE}, or all]",
+    f"Tokens that it can draft: the most frequent learnt ones.  [default: {_DRAFT_VOCAB_SIZE}, or all]",
 )
 @typed_option("--intermediate-size", COUNT, "Of its feed-forward layer.  [default: the target's]")
 @click.option(
@@ -98,6 +98,7 @@ def train_head(
     the target wrote that is what greedy decoding will have, on others an estimate.
     """
     need_extra("train", "torch", "safetensors")
+    _check_torch()
     from ovspec.train.eagle3_training import TrainSettings
     from ovspec.train.head_folder import HeadSizes
     from ovspec.train.texts import TrainingTexts
@@ -143,14 +144,26 @@ def train_head(
         )
 
 
+def _check_torch() -> None:
+    import torch
+
+    if not hasattr(torch.optim, "Muon"):
+        raise ValueError(
+            f"train-head needs torch 2.9 or later, this is {torch.__version__}: install it with "
+            "`pip install -U 'ovspec[train]'`"
+        )
+
+
 def _texts(target: Path, data: Path) -> list[Text]:
     """The texts of a file in the target's tokens."""
     from ovspec.train.texts import Text
 
     tokenizer, texts = read_tokenizer(target), list[Text]()
     for prompt, completion in read_completions(data):
-        whole = encode(tokenizer, prompt + completion)
-        alone = encode(tokenizer, prompt) if prompt else []
+        # A chat template has written the token that begins a text already.
+        begun = bool(prompt) and prompt.startswith(tokenizer.get_bos_token() or "\0")
+        whole = tokenized(tokenizer, prompt + completion, special_tokens=not begun)
+        alone = tokenized(tokenizer, prompt, special_tokens=not begun) if prompt else []
         # A token at the seam may hold parts of both.
         known = sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(alone, whole, strict=False)))
         texts.append(Text(np.array(whole, np.int64), known))

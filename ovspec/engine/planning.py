@@ -98,13 +98,11 @@ class Planner:
                 share * rest,
                 max(0, group.before.unread - self._unread(states)),
                 step.commit_duration if commits else 0.0,
-                sum(count for count, _ in commits),
-                sum(kept for _, kept in commits),
+                tuple(commits),
                 tuple(request.proposal.match for request in requests),
                 tuple(request.judged for request in requests),
                 tuple(request.agreed for request in requests),
                 sum(request.model_tokens for request in requests),
-                len(commits),
             )
             states[0].schedule.observe(outcome)
 

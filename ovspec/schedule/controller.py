@@ -82,7 +82,9 @@ class AutoSchedule(Schedule):
 
     def least_confidence(self, confidences: SequenceOf[float]) -> float:
         """Keep the tokens of most expected worth: those whose probability is above the price of their row."""
-        likely = [] if self._fixed else sorted(confidences, reverse=True)
+        if self._fixed:
+            return 0.0
+        likely = sorted(confidences, reverse=True)
         prices = self._prices(self._costs.cell(self._state.contexts), len(likely))
         best = int(np.argmax(np.cumsum([0.0, *likely]) - prices))
         if best == len(likely):
@@ -94,9 +96,9 @@ class AutoSchedule(Schedule):
         taken, scale = self._costs.observe(outcome), outcome.plan.budget_scale
         for match, judged, agreed in zip(outcome.matches, outcome.judged, outcome.agreed, strict=True):
             self._acceptance.observe(match, judged, agreed)
-        if outcome.commit_rows:
-            self._acceptance.observe_commit(scale, outcome.commit_rows, outcome.confirmed)
-        elif scale == math.inf:
+        for count, kept in outcome.commits:
+            self._acceptance.observe_commit(scale, count, kept)
+        if scale == math.inf and not outcome.commits:
             self._acceptance.fade_commits()
         if outcome.model_tokens:
             # A grammar's draft is not judged.
@@ -107,7 +109,7 @@ class AutoSchedule(Schedule):
             self._acceptance.model.fade()
             self._since_plain = 0
         keep, sequences, accepted = 1.0 - 1.0 / _STEPS, len(outcome.accepted), sum(outcome.accepted)
-        unmade = outcome.commit_rows - outcome.confirmed - outcome.commits
+        unmade = sum(count - kept - 1 for count, kept in outcome.commits)
         self._tokens = keep * self._tokens + accepted + sequences - unmade
         self._time = keep * self._time + taken
         self._steps = keep * self._steps + sequences
@@ -117,7 +119,7 @@ class AutoSchedule(Schedule):
     @property
     def _price(self) -> float:
         """Tokens per microsecond of late, for all sequences together."""
-        return self._tokens / self._time if self._time else 0.0
+        return max(0.0, self._tokens) / self._time if self._time else 0.0
 
     def _prices(self, cell: CostCell, tokens: int) -> Array:
         """Tokens that passes of 0, 1, .. drafted ones must bring to be worth their time."""
@@ -139,15 +141,15 @@ class AutoSchedule(Schedule):
         found = []
         for scale, interval in product(state.budget_scales, state.commit_intervals or (None,)):
             verify = cell.verify_at(scale).predict(np.round(sequences * rows).astype(np.int64))
-            # A budget that was never tried is taken to be cheap, so it is tried.
-            if len(state.budget_scales) > 1 and cell.verify[scale].is_empty:
-                verify = verify / 2
             cost, kept = verify + drafting + np.where(lengths > 0, reading, 0.0), 1.0
             if interval is not None and scale < math.inf:
                 # The dense pass adds a token of its own, where it disagrees or at the end.
                 rates = acceptance.confirmed[scale].rates(1)[0] ** np.arange(1, interval + 1)
                 kept = (float(rates.sum()) + 1.0) / interval
                 cost = cost + yielded / interval * cell.verify_at(math.inf).at(sequences * interval)
+            # A budget that was never tried is taken to be cheap, so it is tried.
+            if len(state.budget_scales) > 1 and cell.verify[scale].is_empty:
+                cost = cost / 2
             found.append((sequences * yielded * kept, cost, scale, interval or 0))
         # The speed of late may be that of a choice that failed; that of the best one can be had.
         speeds = [float((tokens / np.maximum(cost, 1.0)).max()) for tokens, cost, _, _ in found]

@@ -153,8 +153,9 @@ class CostModel:
         reads = outcome.caught_up > outcome.model_tokens + len(outcome.contexts)
         if reads:
             self._read.append(outcome.draft_duration / cell.pace / outcome.caught_up)
-        if outcome.commit_rows:
-            cell.verify[math.inf].add(outcome.commit_rows, outcome.commit_duration / cell.pace)
+        if outcome.commits:
+            rows = sum(count for count, _ in outcome.commits)
+            cell.verify[math.inf].add(rows, outcome.commit_duration / cell.pace)
         # The first pass of a shape compiles kernels. By its time the shape would never be tried again.
         if shape in self._warm or verify.is_empty:
             if drafted == 0 and not outcome.model_tokens and verify.is_known(0):

@@ -77,8 +77,8 @@ class StepOutcome(NamedTuple):
         caught_up: tokens that the drafter read before it could draft (`StepState.unread` of the step).
         duration: of all else, the target's verification pass above all, without the commit.
         commit_duration: of the commit after the step; 0 when there was none.
-        commit_rows: provisional tokens that the commit went over, over all sequences.
-        confirmed: those of them that it kept; each of the `commits` sequences got one more of it.
+        commits: for each sequence that committed, its provisional tokens and how many of them were kept; the
+            dense pass gave it one more.
         matches: length of the match behind each draft that a lookup made, 0 of a model.
         judged: tokens of each draft that were compared with the target's, those that were not verified
             included: the token behind the accepted ones is known all the same.
@@ -94,13 +94,11 @@ class StepOutcome(NamedTuple):
     duration: float
     caught_up: int = 0
     commit_duration: float = 0.0
-    commit_rows: int = 0
-    confirmed: int = 0
+    commits: tuple[tuple[int, int], ...] = ()
     matches: tuple[int, ...] = ()
     judged: tuple[int, ...] = ()
     agreed: tuple[int, ...] = ()
     model_tokens: int = 0
-    commits: int = 0
 
 
 class Schedule(ABC):

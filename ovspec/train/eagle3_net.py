@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-#: Of a normed state's numbers, below which `fit_norms` makes none larger.
+#: The smallest size of a number of normed states for which `fit_norms` makes up.
 _SMALLEST = 0.01
 
 
@@ -67,7 +67,7 @@ class Eagle3Net(nn.Module):
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def fit_norms(self, states: Tensor) -> None:
-        """Begin with norms behind which every number of the target's states has size 1 in the mean.
+        """Begin with norms that give every number of the target's states a root mean square of 1.
 
         States of a text's first token are a hundred times larger than others, and a few numbers of every
         state ten times larger than the rest.
@@ -95,8 +95,8 @@ class Eagle3Net(nn.Module):
         batch = torch.arange(len(tokens), device=tokens.device)[:, None]
         features = self._features(states[:, :-1])
         both = self._both(tokens[:, 1:], features)
-        keys = [self._rotated(self._split(attention["k_proj"](both)), every[None])]
-        values = [self._split(attention["v_proj"](both))]
+        keys = [self._wide(self._rotated(self._split(attention["k_proj"](both)), every[None]))]
+        values = [self._wide(self._split(attention["v_proj"](both)))]
         later = (every > entries[..., None])[:, None]  # [batch, 1, rows, length - 1]
         hidden = features[batch, entries]
         for step in range(steps):
@@ -104,11 +104,9 @@ class Eagle3Net(nn.Module):
             both = self._both(tokens[batch, (places + 1).clamp_max(len(every))], hidden)
             q, k, v = (self._split(attention[f"{part}_proj"](both)) for part in "qkv")
             if step:
-                keys.append(self._rotated(k, places))
-                values.append(v)
-            groups = self.heads // self.kv_heads
-            wide = [[x.repeat_interleave(groups, 1) for x in parts] for parts in (keys, values)]
-            mixed = _attention(self._rotated(q, places), wide[0], wide[1], later).transpose(1, 2).flatten(2)
+                keys.append(self._wide(self._rotated(k, places)))
+                values.append(self._wide(v))
+            mixed = _attention(self._rotated(q, places), keys, values, later).transpose(1, 2).flatten(2)
             hidden = hidden + attention["o_proj"](mixed)
             inner = self.midlayer["post_attention_layernorm"](hidden)
             hidden = hidden + mlp["down_proj"](silu(mlp["gate_proj"](inner)) * mlp["up_proj"](inner))
@@ -130,6 +128,10 @@ class Eagle3Net(nn.Module):
         """`[batch, rows, heads * size]` to `[batch, heads, rows, size]`."""
         return x.unflatten(-1, (-1, self.size)).transpose(1, 2)
 
+    def _wide(self, x: Tensor) -> Tensor:
+        """Keys or values for all query heads."""
+        return x.repeat_interleave(self.heads // self.kv_heads, 1)
+
     def _rotated(self, x: Tensor, places: Tensor) -> Tensor:
         """Rotary positions of the rows, i64 `[batch or 1, rows]`."""
         angles = (places[..., None] * self.frequencies)[:, None]
@@ -145,7 +147,7 @@ def _linear(read: int, written: int) -> nn.Linear:
 
 
 def _attention(q: Tensor, keys: list[Tensor], values: list[Tensor], later: Tensor) -> Tensor:
-    """Each row sees the first keys that are not `later` than it, and its own of every later ones."""
+    """Each row sees the first keys that are not `later` than it, and its own row of all others."""
     scale, entries = q.shape[-1] ** -0.5, later.shape[-1]
     scores = [(q @ keys[0].transpose(2, 3) * scale).masked_fill(later, -torch.inf)]
     scores += [((q * key).sum(-1, keepdim=True) * scale) for key in keys[1:]]

@@ -26,7 +26,7 @@ _STEP_DECAY = 0.8  # weight of a step's loss against that of the step before it,
 _CLIP, _WARM_UP = 0.5, 0.02
 _BETAS = (0.9, 0.95)
 _CHECKED_DRAFT = 4
-_FITTED_TEXTS = 64  # from whose states the norms begin
+_FITTED_TOKENS = 4096  # from whose states the norms begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,9 @@ class Eagle3Training:
         self.net = Eagle3Net(config, boundaries, torch.from_numpy(embedding))
         with torch.no_grad():  # the target's own rows are closer to what is needed than random ones
             self.net.lm_head.weight.copy_(torch.from_numpy(output[ids]))
-        known = [states[number].states for number in range(min(_FITTED_TEXTS, len(texts.train)))]
-        self.net.fit_norms(torch.from_numpy(np.concatenate(known)))
+        first = int(np.searchsorted(np.cumsum([len(text) for text in texts.train]), _FITTED_TOKENS))
+        known = [states[number].states for number in range(min(first + 1, len(texts.train)))]
+        self.net.fit_norms(torch.from_numpy(np.concatenate(known)[:_FITTED_TOKENS]))
         self.net.to(self._device)
         self._known = np.zeros(len(embedding), np.bool_)
         self._known[ids] = True
@@ -199,7 +200,7 @@ class Eagle3Training:
 
 
 def _optimizers(net: Eagle3Net, rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the layer's matrices, which learns in half of AdamW's steps; AdamW for the rest.
+    """Muon for the layer's matrices, which learns in fewer steps than AdamW; AdamW for the rest.
 
     Muon's steps are scaled to AdamW's size, so that both have one learning rate.
     """

@@ -10,7 +10,7 @@ from ovspec_models.folder.graph_files import weight_bytes
 from ovspec_models.folder.head_info import BOUNDARIES
 
 _F32 = 4
-_COPIES = 4  # of a weight: itself, its gradient, and two means of Adam
+_COPIES = 4  # of a weight: itself, its gradient, and at most two means
 _PROGRAM = 900 << 20  # torch, OpenVINO, and the target's passes beside its weights
 
 

@@ -150,8 +150,8 @@ def _check_room(folder: Path, needed: int) -> None:
 def _sizes(states: NDArray[np.float32], hidden_sizes: Sequence[int]) -> NDArray[np.float32]:
     """Root mean square of every boundary's states, once for each of its numbers.
 
-    Boundaries differ in size by orders of magnitude; in these units f16 holds all of them, and a head begins
-    with features of size 1.
+    Boundaries differ in size by orders of magnitude; in these units f16 holds all of them. The head's norms
+    take the units out again.
     """
     parts = np.split(states, np.cumsum(hidden_sizes)[:-1], 1)
     return np.concatenate([np.full(part.shape[1], np.sqrt((part**2).mean()), np.float32) for part in parts])

@@ -29,12 +29,16 @@ class Text:
 
     @property
     def entries(self) -> NDArray[np.int64]:
-        """Behind which drafts begin: entry j knows tokens 0 to j + 1. The first token is the target's."""
+        """Where drafts begin: entry j knows tokens 0 to j + 1; the first completed token is never drafted."""
         return np.arange(max(0, self.prompt - 1), len(self) - 1)
 
     def pieces(self, length: int) -> Iterator[Text]:
-        """Parts of so many tokens, but those in which there is nothing to learn."""
-        for begin in range(0, len(self), length):
+        """Parts of so many tokens, without those in which there is nothing to learn.
+
+        A prompt that does not fit before its completion loses its first tokens.
+        """
+        first = min(self.prompt, max(0, len(self) - length))
+        for begin in range(first, len(self), length):
             piece = Text(self.tokens[begin : begin + length], max(0, self.prompt - begin))
             if len(piece) >= max(SHORTEST, piece.prompt + 2):
                 yield piece
@@ -63,7 +67,7 @@ class TrainingTexts:
         if not train or not held:
             raise ValueError(
                 f"--data: {len(texts)} texts, of which {count} are held out; give two or more of at least "
-                f"{SHORTEST} tokens each"
+                f"{SHORTEST} tokens each, and of 2 behind a prompt"
             )
         return cls(train, held)
 

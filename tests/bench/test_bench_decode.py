@@ -32,7 +32,6 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     AcceptanceTrace("a test", [4, 3], [2, 3], [11]).save(folder / "trace.json")
     arguments = [*SMALL, "--mode", ",".join(MODES), "--max-new-tokens", str(NEW_TOKENS)]
     arguments += ["--acceptance", str(folder / "trace.json"), "--json", str(folder / "figures.json")]
-    arguments += ["--commit-interval", "16"]
     result = CliRunner().invoke(cli, ["bench", "decode", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return Outcome(result.stdout, json.loads((folder / "figures.json").read_text()))

@@ -138,6 +138,7 @@ def test_demo_shows_every_mode() -> None:
         assert report[mode]["same_as_plain"] and report[mode]["text"] == report["plain"]["text"]
         assert report[mode]["metrics"]["why_lossy"] is None
     assert report["sparse"]["metrics"]["why_lossy"]
+    assert report["commit"]["metrics"]["commits"] > 0
     assert report["dense"]["metrics"]["attention_density"] == 1.0
     assert report["sparse"]["metrics"]["attention_density"] < 0.5
     assert report["dense"]["metrics"]["mean_acceptance_length"] > 1.0

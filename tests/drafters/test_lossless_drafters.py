@@ -180,8 +180,10 @@ def test_any_schedule_gives_the_text_of_plain_decoding(mode: str, sampled: bool)
     got, metrics = generate(engine, models.prompts[1], settings, schedule)
     assert got == plain("llama", 1, sampled)
     outcomes = schedule.outcomes
-    assert sum(outcome.commit_rows for outcome in outcomes) == sum(metrics.provisional_lengths)
-    assert sum(outcome.confirmed for outcome in outcomes) == sum(metrics.confirmed_lengths)
+    assert sum(count for outcome in outcomes for count, _ in outcome.commits) == sum(
+        metrics.provisional_lengths
+    )
+    assert sum(kept for outcome in outcomes for _, kept in outcome.commits) == sum(metrics.confirmed_lengths)
     assert any(outcome.proposed == (0,) for outcome in outcomes) and metrics.accepted_lengths
     assert all(outcome.proposed[0] <= outcome.plan.num_assistant_tokens for outcome in outcomes)
 

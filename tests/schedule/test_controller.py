@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -171,7 +172,7 @@ def test_requests_that_commit_at_different_steps() -> None:
             StepOutcome(
                 plan, contexts, (0, 0), (0, 0), 0.0, world.machine.verify(2, contexts[0], scale),
                 commit_duration=world.machine.verify(sum(due), contexts[0], math.inf) if due else 0.0,
-                commit_rows=sum(due), confirmed=sum(due), commits=len(due),
+                commits=tuple((count, count) for count in due),
             )
         )  # fmt: skip
     assert len(scales) > 1 and scale == 0.5
@@ -205,17 +206,25 @@ def test_committed_mode_chooses_budget_and_interval_too(rate: float, confirmed: 
     assert auto > 0.97 * plain
 
 
-@pytest.mark.parametrize("lookup", [False, True])
-@pytest.mark.parametrize("confirmed", [0.6, 0.8, 0.9, 0.98])
-def test_a_fixed_number_of_drafts_leaves_budget_and_interval_open(confirmed: float, lookup: bool) -> None:
+@pytest.mark.parametrize(
+    ("confirmed", "lookup", "sequences"),
+    [*product((0.6, 0.8, 0.9, 0.98), (False, True), (1,)), (0.6, False, 4), (0.98, False, 4)],
+)
+def test_a_fixed_number_of_drafts_leaves_budget_and_interval_open(
+    confirmed: float, lookup: bool, sequences: int
+) -> None:
     world = replace(committed(0.6, confirmed), asked=4, lookup=lookup)
     schedule = AutoSchedule(4, fixed=True)
-    first = world.run(schedule, TOKENS, seed=9)
+    first = world.run(schedule, TOKENS, 9, sequences)
     assert set(first.drafts[: len(first.drafts) // 2]) == {4}
-    auto = pooled([first.rate(), *(world.run(schedule, TOKENS, seed).rate() for seed in SEEDS)])
-    plain = pooled([world.run(Fixed(Plan(4, math.inf)), TOKENS, seed).rate() for seed in (9, *SEEDS)])
+    auto = pooled([first.rate(), *(world.run(schedule, TOKENS, seed, sequences).rate() for seed in SEEDS)])
+    plain = pooled(
+        [world.run(Fixed(Plan(4, math.inf)), TOKENS, seed, sequences).rate() for seed in (9, *SEEDS)]
+    )
     fixed = [
-        pooled([world.run(Fixed(Plan(4, scale, interval)), TOKENS, seed).rate() for seed in SEEDS[:2]])
+        pooled(
+            [world.run(Fixed(Plan(4, scale, interval)), TOKENS, seed, sequences).rate() for seed in SEEDS[:2]]
+        )
         for scale in world.budget_scales
         for interval in world.commit_intervals
     ]

@@ -91,7 +91,7 @@ def test_the_first_pass_of_a_shape_is_not_counted() -> None:
 
 def test_a_commit_is_a_dense_pass() -> None:
     model = CostModel()
-    model.observe(step(0, 40.0, commit_duration=300.0, commit_rows=16))
+    model.observe(step(0, 40.0, commit_duration=300.0, commits=((16, 16),)))
     cell = model.cell((1000,))
     assert cell.verify_at(math.inf).at(16) == 300.0 and cell.verify_at(2.0).at(0) == 40.0
 

@@ -143,7 +143,7 @@ class World:
                 if pending >= (plan.commit_interval or self.commit_intervals[0]):
                     rows, pending, last = pending, 0, -1
                     confirmed = _run_length(text, self.confirmed, rows)
-                    commit = clock.took(self.machine.row(rows, state.contexts[0], math.inf))
+                    commit = clock.took(self.machine.row(sequences * rows, state.contexts[0], math.inf))
                     gained = confirmed + 1
             outcome = StepOutcome(
                 plan=plan,
@@ -154,9 +154,7 @@ class World:
                 duration=verify + clock.took(20.0),
                 caught_up=caught_up,
                 commit_duration=commit,
-                commit_rows=rows,
-                confirmed=confirmed,
-                commits=sequences if rows else 0,
+                commits=((rows, confirmed),) * sequences if rows else (),
                 matches=(int(self.lookup),) * sequences,
                 judged=tuple(proposed),
                 agreed=tuple(accepted),

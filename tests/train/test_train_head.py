@@ -238,10 +238,15 @@ def test_draft_vocabulary_and_batches() -> None:
     learnt = TrainingTexts([text_of([5, 5, 5, 7, 8, 8], prompt=3)], [])
     assert learnt.draft_vocabulary(2, 9).tolist() == [7, 8]
     assert learnt.train[0].entries.tolist() == [2, 3, 4]
-    pieces = [*text_of(range(12), prompt=5).pieces(4)]  # the first one has nothing to learn
-    assert [(piece.tokens.tolist(), piece.prompt) for piece in pieces] == [
-        ([4, 5, 6, 7], 1), ([8, 9, 10, 11], 0),
-    ]  # fmt: skip
+    # A prompt that does not fit loses its first tokens; three tokens are too short.
+    cut = {
+        (12, 5, 4): [([5, 6, 7, 8], 0)],
+        (8, 5, 6): [([2, 3, 4, 5, 6, 7], 3)],
+        (8, 5, 9): [([*range(8)], 5)],
+    }
+    for (count, prompt, length), pieces in cut.items():
+        found = text_of(range(count), prompt).pieces(length)
+        assert [(piece.tokens.tolist(), piece.prompt) for piece in found] == pieces
     split = TrainingTexts.split([text_of([5, 5, 7, 7, 7, 1])] * 3 + [text_of([1])], 4, 0.25, seed=0)
     assert sum(map(len, split.train)) in (8, 12)  # the rest of two is too short to learn from
     assert split.draft_vocabulary(2, 9).tolist() == [5, 7]

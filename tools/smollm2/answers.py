@@ -39,7 +39,8 @@ def main() -> None:
             )
             for one in part
         ]
-        told = pipeline.generate(chats, max_new_tokens=arguments.max_new_tokens, apply_chat_template=False)
+        asked = [one["prompt"] for one in part]  # the pipeline applies the template as well
+        told = pipeline.generate(asked, max_new_tokens=arguments.max_new_tokens)
         with arguments.out.open("a", encoding="utf-8") as file:
             for one, chat, text, reason in zip(part, chats, told.texts, told.finish_reasons, strict=True):
                 end = tokenizer.get_eos_token() if reason == GenerationFinishReason.STOP else ""

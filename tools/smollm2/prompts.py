@@ -33,7 +33,10 @@ class Texts:
             return json.loads(path.read_text(encoding="utf-8"))
 
         self._rng = rng
-        self.books = [path.read_text(errors="replace") for path in sorted(folder.glob("classic_books/*.md"))]
+        self.books = [
+            path.read_text(encoding="utf-8", errors="replace")
+            for path in sorted(folder.glob("classic_books/*.md"))
+        ]
         self.stories = read("tinystories_1000/*tinystories*.json")
         wiki = (re.sub(r" @(.)@ ", r"\1", text).strip() for text in read("tinystories_1000/*wikitext*.json"))
         self.articles = [text for text in wiki if len(text) > 200]
@@ -49,7 +52,7 @@ class Texts:
         book = self._rng.choice([book for book in self.books if len(book) > 2 * most])
         begin = self._rng.randrange(len(book) // 10, len(book) - most)
         text = book[begin : begin + self._rng.randint(least, most)]
-        return re.sub(r"\s*\n\s*", " ", text[text.find(" ") + 1 : text.rfind(".") + 1]).strip()
+        return re.sub(r"\s*\n\s*", " ", text[text.find(" ") + 1 : text.rfind(".") + 1 or len(text)]).strip()
 
     def passage(self) -> str:
         """One of any kind."""

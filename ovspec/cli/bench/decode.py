@@ -45,7 +45,7 @@ MOST_CONTEXT, MOST_BUDGET = 16384, 2048  # of the defaults
     int,
     f"Tokens that a sparse pass reads.  [default: an eighth of the context, at most {MOST_BUDGET}]",
 )
-@typed_option("--commit-interval", int, "Provisional tokens before a dense pass.  [adaptive]")
+@default_option("--commit-interval", 16, "Provisional tokens before a dense pass.")
 @default_option("--draft-budget", 512, "Tokens that a pass of sparse_self reads.")
 @default_option("--max-new-tokens", 128, "Tokens of a generation.")
 @default_option("--repeat", 5, "Timed generations per mode.")
@@ -58,7 +58,7 @@ def decode(
     mode: str,
     budget: int | None,
     max_new_tokens: int,
-    commit_interval: int | None,
+    commit_interval: int,
     properties: tuple[str, ...],
     json_path: str | None,
     **options: Any,

@@ -59,7 +59,9 @@ drafting_options = option_group(
         "Accept a draft token if p/q is at least this; below 1 is lossy.  [default: 1.0, exact]",
     ),
     typed_option(
-        "--commit-interval", int, "Commit: tokens between dense passes.  [default: chosen, 16 to 32]"
+        "--commit-interval",
+        int,
+        "Commit: tokens between dense passes.  [default: chosen, 16 to 32, or dense passes]",
     ),
 )
 # Options that say nothing where nobody drafts.

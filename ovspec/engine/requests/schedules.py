@@ -30,6 +30,6 @@ class Schedules:
         number = settings.num_assistant_tokens
         if settings.num_assistant_tokens_schedule == "auto" and (number > 0 or self._commits):
             return self._auto
-        if self._open_interval:
+        if self._open_interval and settings.beams is None:
             return self._fixed.setdefault(number, AutoSchedule(number, fixed=True))
         return self._constants.setdefault(number, ConstantSchedule(number))

@@ -21,7 +21,16 @@ from typing import Any
 
 from hunts.fuzz_fields import GOOD, OF_RESPONSES
 from hunts.fuzz_hunt import Finding, Given
-from hunts.fuzz_values import TEXTS, change, change_bytes, dumps, hostile, smaller_bytes, smaller_values
+from hunts.fuzz_values import (
+    TEXTS,
+    change,
+    change_bytes,
+    dumps,
+    hostile,
+    is_larger,
+    smaller_bytes,
+    smaller_values,
+)
 
 import ovspec
 from ovspec.engine.engine_thread import EngineThread, OnOutput
@@ -206,6 +215,8 @@ class Bodies:
         data = dumps(value, chance)
         for _ in range(chance.choice((0, 0, 0, 0, 0, 1, 1, 3))):
             value = change(value, chance)
+            if is_larger(value, _MOST_BYTES):
+                break
             changed = dumps(value, chance)
             data = changed if len(changed) <= _MOST_BYTES else data
         for _ in range(chance.choice((0, 0, 0, 0, 0, 0, 0, 0, 1, 3))):

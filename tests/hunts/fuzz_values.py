@@ -185,6 +185,22 @@ def dumps(value: Any, chance: random.Random) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def is_larger(value: Any, most: int) -> bool:
+    """Whether a value has more than so many characters and entries: changes may double it again and again."""
+    waiting, left = [value], most
+    while waiting and left >= 0:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            left -= sum(len(key) + 1 for key in one)
+            waiting += one.values()
+        elif isinstance(one, list):
+            left -= len(one)
+            waiting += one if left >= 0 else ()
+        else:
+            left -= len(one) if isinstance(one, str) else 1
+    return left < 0
+
+
 def smaller_values(value: Any) -> list[Any]:
     """Values with one part left out or made shorter."""
     found: list[Any] = []

@@ -58,8 +58,8 @@ class AutoSchedule(Schedule):
         """Lookups are asked for all they have; a model for what it is expected to gain by."""
         self._state = state
         limit, cell = min(state.max_draft, self._most), self._costs.cell(state.contexts)
-        can_choose = state.has_model or len(state.budget_scales) > 1 or len(state.commit_intervals) > 1
-        if not can_choose:
+        lengths = state.has_model and not self._fixed
+        if not (lengths or len(state.budget_scales) > 1 or len(state.commit_intervals) > 1):
             interval = state.commit_intervals[0] if state.commit_intervals else 0
             self._choice = _Choice(0.0, 0, state.budget_scales[0], interval)
         elif min(state.pending, default=0) == 0:  # one of them has just committed
@@ -109,8 +109,9 @@ class AutoSchedule(Schedule):
             self._acceptance.model.fade()
             self._since_plain = 0
         keep, sequences, accepted = 1.0 - 1.0 / _STEPS, len(outcome.accepted), sum(outcome.accepted)
-        unmade = sum(count - kept - 1 for count, kept in outcome.commits)
-        self._tokens = keep * self._tokens + accepted + sequences - unmade
+        # Commits take tokens back, and add one each.
+        lost = sum(count - kept - 1 for count, kept in outcome.commits)
+        self._tokens = keep * self._tokens + accepted + sequences - lost
         self._time = keep * self._time + taken
         self._steps = keep * self._steps + sequences
         self._drafted = keep * self._drafted + sum(outcome.proposed)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ovspec_models.folder.shown import cut
 
+_Taken = TypeVar("_Taken")
 TEXT_KEYS = ("text", "prompt", "question")
 _PAIR = ("prompt", "completion")
 _EXPECTED_PAIR = "expected a text as its prompt and one as its completion"
@@ -32,18 +33,14 @@ def read_completions(path: Path, option: str = "--data") -> list[tuple[str, str]
     Raises:
         ValueError: as `read_texts`.
     """
-    what = f"{option} {path}"
-    found = list[tuple[str, str]]()
-    for number, value in json_lines(what, path.read_bytes):
-        place = f"{what}: line {number}"
+
+    def pair(place: str, value: Any) -> tuple[str, str]:
         if isinstance(value, dict) and "completion" in value:
             prompt, completion = (_text(place, value, (key,), _EXPECTED_PAIR) for key in _PAIR)
-        else:
-            prompt, completion = "", _text(place, value, TEXT_KEYS, _expected(TEXT_KEYS))
-        found.append((prompt, completion))
-    if not found:
-        raise ValueError(f"{what} holds no text; {_expected(TEXT_KEYS)} in every line")
-    return found
+            return prompt, completion
+        return "", _text(place, value, TEXT_KEYS, _expected(TEXT_KEYS))
+
+    return [found for _, found in _filled(f"{option} {path}", path.read_bytes, TEXT_KEYS, pair)]
 
 
 def numbered_texts(what: str, read: Callable[[], bytes], keys: Sequence[str]) -> list[tuple[int, str]]:
@@ -52,14 +49,17 @@ def numbered_texts(what: str, read: Callable[[], bytes], keys: Sequence[str]) ->
     Raises:
         ValueError: as `json_lines`, a line holds no text, or there is no line; it names the line.
     """
-    expected = _expected(keys)
-    texts = [
-        (number, _text(f"{what}: line {number}", value, keys, expected))
-        for number, value in json_lines(what, read)
-    ]
-    if not texts:
-        raise ValueError(f"{what} holds no text; {expected} in every line")
-    return texts
+    return _filled(what, read, keys, lambda place, value: _text(place, value, keys, _expected(keys)))
+
+
+def _filled(
+    what: str, read: Callable[[], bytes], keys: Sequence[str], take: Callable[[str, Any], _Taken]
+) -> list[tuple[int, _Taken]]:
+    """What `take` makes of each line's place and value, with the line's number; there is one at least."""
+    found = [(number, take(f"{what}: line {number}", value)) for number, value in json_lines(what, read)]
+    if not found:
+        raise ValueError(f"{what} holds no text; {_expected(keys)} in every line")
+    return found
 
 
 def _expected(keys: Sequence[str]) -> str:

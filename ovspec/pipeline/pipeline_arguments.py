@@ -188,6 +188,11 @@ def _take_genai_properties(properties: dict[str, Any]) -> None:
             "ovspec: ATTENTION_BACKEND='SDPA': attention is paged all the same, which ovspec's pipelines "
             "need; leave it out"
         )
+    if properties.pop("enable_save_ov_model", False):
+        raise InvalidValueError(
+            "enable_save_ov_model=True: IR of a GGUF file lies in ovspec's cache, none is written beside it; "
+            "leave it out, and write a folder with: ovspec export -m FILE DIR"
+        )
     # IR with our own operations gets them loaded in any case.
     for library in properties.pop("extensions", ()):
         if Path(str(library)) != Path(extension_path()):

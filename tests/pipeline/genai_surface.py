@@ -61,7 +61,7 @@ TABLE: dict[str, tuple[str, str]] = {
         "`SchedulerConfig`",
         "draft models come from `ovspec.draft_model`; `ATTENTION_BACKEND` `SDPA` runs as `PA`, with a "
         "warning; refused: a model as text and tensor, other scheduler settings, `extensions` other than "
-        "ovspec's",
+        "ovspec's, `enable_save_ov_model`",
     ),
     "`generate`, `__call__`": (
         "text, texts, `ChatHistory`, `TokenizedInputs`, tensor of ids; configuration, "

@@ -34,7 +34,6 @@ Given = dict[str, Any]
 
 #: Seconds without progress after which a child hangs.
 HANGS = 30.0
-_POLL = 0.05
 #: Share of its memory that a child may gain behind the first part of its inputs; fewer inputs prove nothing.
 GROWTH, WARM_UP, LEAST_INPUTS = 0.02, 0.5, 20_000
 MOST_FINDINGS = 20
@@ -283,15 +282,13 @@ def _one_child(report: Report, command: list[str], place: mmap.mmap, first: int,
 
 def _wait(child: subprocess.Popen[Any], place: mmap.mmap) -> str:
     """Wait for the end of a child, or end one that stands still; what happened, in words."""
-    last, still = b"", 0
+    last, since = b"", time.monotonic()
     while child.poll() is None:
-        time.sleep(_POLL)
-        # Polls are counted, and no clock is read: a machine that stood still for a while is no finding.
-        still += 1
-        if (now := place[: _PLACE.size]) != last:
-            last, still = now, 0
-        # Before its first input a child loads models.
-        if still * _POLL > (HANGS if any(now) else 10 * HANGS):
+        time.sleep(0.05)
+        if (now := place[: _PLACE.size]) != last or not any(now):
+            # Before its first input a child loads models.
+            last, since = now, time.monotonic() if any(now) else since
+        if time.monotonic() - since > (HANGS if any(now) else 10 * HANGS):
             child.send_signal(signal.SIGABRT)  # its faulthandler says where it stands
             child.wait(30)
             return f"hang: no end within {HANGS:.0f} s"

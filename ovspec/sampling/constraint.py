@@ -73,13 +73,18 @@ class Constraint:
         return mask
 
     def allows(self, drafted: Sequence[int], token: int) -> bool:
-        """Whether a token may follow the sequence and `drafted`; much quicker than `mask`.
+        """Whether `mask` has a token; much quicker than the mask.
 
         Raises:
             GrammarError: as `mask`.
         """
+        if (mask := self._masks.get(tuple(drafted))) is not None:
+            return bool(mask[token])
         if self.ends(drafted):
             return bool(self._stops[token])
+        # Of a text that must follow, masks have the tokenizer's own spelling alone.
+        if forced := self._matcher.compute_ff_tokens():
+            return bool(forced[0] == token)
         return bool(self._matcher.validate_tokens([token]))
 
     def valid(self, drafted: Sequence[int]) -> int:
@@ -90,10 +95,7 @@ class Constraint:
         return len(drafted)
 
     def forced(self) -> list[int]:
-        """Tokens of the text that must follow the sequence, whatever a model says; often none.
-
-        Other tokens may spell the same text, so these are a draft.
-        """
+        """Tokens of the text that must follow the sequence, whatever a model says; often none."""
         if self.ends():
             return []
         return list(self._matcher.compute_ff_tokens())

@@ -78,13 +78,10 @@ class Constraint:
         Raises:
             GrammarError: as `mask`.
         """
-        if (mask := self._masks.get(tuple(drafted))) is not None:
-            return bool(mask[token])
         if self.ends(drafted):
             return bool(self._stops[token])
-        # Of a text that must follow, masks have the tokenizer's own spelling alone.
-        if forced := self._matcher.compute_ff_tokens():
-            return bool(forced[0] == token)
+        if self._matcher.compute_ff_bytes():  # masks have the tokenizer's own spelling of such text alone
+            return bool(self.mask(drafted)[token])
         return bool(self._matcher.validate_tokens([token]))
 
     def valid(self, drafted: Sequence[int]) -> int:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.errors import InvalidValueError
+
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 _PLACE = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
 
 
-class GrammarError(ValueError):
-    """A grammar that can't be followed any further."""
+class GrammarError(InvalidValueError):
+    """A grammar that can't be followed any further: it takes too long, or does not allow what is there."""
 
 
 class Constraint:

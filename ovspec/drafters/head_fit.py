@@ -13,7 +13,7 @@ from ovspec_transforms import HeadParts, share_embedding, share_output
 # Inputs of exported heads; of Hydra's, each head has two of its own, with its number.
 _INPUTS = (
     *("input_ids", "inputs_embeds", "hidden_states", "attention_mask", "position_ids", "beam_idx"),
-    *("block_rows", "given", "tokens"),
+    *("block_rows", "given", "tokens", "correction"),
 )
 # What exporters write into IR: of themselves, and for plugins.
 _FACTS = (

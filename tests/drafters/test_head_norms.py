@@ -63,7 +63,7 @@ def recurrent(made: Any, tokens: list[int], states: torch.Tensor, drafted: list[
 
 
 def block(made: Any, tokens: list[int], states: torch.Tensor, drafted: list[int]) -> torch.Tensor:
-    logits: torch.Tensor = made.logits(tokens, states, len(drafted))
+    logits: torch.Tensor = made.logits(tokens, states, len(drafted), drafted)
     return logits
 
 
@@ -126,13 +126,22 @@ def drafted_logits(drafter: Any, boundaries: tuple[int, ...]) -> tuple[list[int]
                 found.append((list(sequences[0].tokens), proposals[0].tokens, logits))
             return proposals
 
-    forward = drafter.runner.forward
+    forward, corrected = drafter.runner.forward, getattr(drafter, "_corrected", None)
 
     def watched(batch: Any) -> Any:
         result = forward(batch)
-        passes.append(np.array(result.logits))
+        passes.append(np.array(result.logits)[: 0 if corrected else None])
         return result
 
+    if corrected:
+        step = corrected._pass
+
+        def watched_step(drafts: Any) -> Any:
+            logits, said = step(drafts)
+            passes.append(np.array(logits))
+            return logits, said
+
+        corrected._pass = watched_step
     kind, drafter.__class__, drafter.runner.forward = type(drafter), Watching, watched
     try:
         answer(

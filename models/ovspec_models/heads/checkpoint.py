@@ -287,6 +287,17 @@ def head_model(
     return model
 
 
+def take_part(model: ov.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ov.Model:
+    """Take a part out of the graph of a head, in place, with those of these ports that there are."""
+    given = [port.get_node() for port in model.inputs if port.get_names() & {*inputs}]
+    results = [result for result in model.get_results() if result.input(0).get_tensor().names & {*outputs}]
+    for result in results:
+        model.remove_result(result)
+    for node in given:
+        model.remove_parameter(node)
+    return ov.Model(results, given, outputs[0])
+
+
 def _arrays(folder: Path, reads: Callable[[str], bool]) -> NotedWeights:
     """Weights of a folder; NumPy has no bf16, torch reads it."""
     import torch

@@ -7,6 +7,8 @@ token; it goes through the layers and sees the context and the whole block.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_models.folder.head_info import OWN_EMBEDDING, boundaries_of, has_own_tokens
+from ovspec_models.folder.head_info import OWN_EMBEDDING, block_of, boundaries_of, has_own_tokens
 from ovspec_models.heads.checkpoint import (
     MOST_LAYERS,
     CheckpointWeights,
@@ -22,6 +24,8 @@ from ovspec_models.heads.checkpoint import (
     head_model,
     is_buffer,
 )
+from ovspec_models.heads.correction_form import Sizes
+from ovspec_models.heads.corrections import correction_arrays, correction_graph, correction_settings
 from ovspec_models.heads.draft_vocabulary import check_tables
 from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
@@ -34,7 +38,8 @@ from ovspec_transforms import BLOCK_ROWS
 _EMBEDDING, _OUTPUT, _MIXES = "embed_tokens.weight", "lm_head.weight", "self_attn"
 _WHOLE = ("fc.weight", "hidden_norm.weight", "norm.weight")
 _BLOCK = ("block_size", "mask_token_id")
-DFLASH_SETTINGS = HeadSettings(
+_CORRECTION = "correction."
+_SETTINGS = HeadSettings(
     read=(*OF_LAYERS, "num_hidden_layers", "draft_vocab_size", *_BLOCK),
     values={
         **AS_COMPUTED,
@@ -45,20 +50,36 @@ DFLASH_SETTINGS = HeadSettings(
 )
 
 
+def dflash_settings(config: dict[str, Any]) -> HeadSettings:
+    """What of config.json a head follows."""
+    return _SETTINGS.and_those(correction_settings(config))
+
+
 def dflash_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> ov.Model:
     """The graph of a checkpoint, as `dflash_graph`.
 
     Raises:
         ValueError: as `dflash_arrays`.
     """
-    arrays = dflash_arrays(checkpoint)
-    weights = CheckpointWeights(arrays, weight_format == "fp32")
+    arrays, is_f32 = dflash_arrays(checkpoint), weight_format == "fp32"
+    weights = CheckpointWeights(arrays, is_f32)
     states = arrays["fc.weight"].shape[1]
-    return dflash_graph(dflash_shape(checkpoint), weights, states, arrays.get("d2t"))
+    own = {
+        name.removeprefix(_CORRECTION): array
+        for name, array in arrays.items()
+        if name.startswith(_CORRECTION)
+    }
+    correction = correction_graph(checkpoint.config, own, is_f32, _sizes(checkpoint))
+    return dflash_graph(dflash_shape(checkpoint), weights, states, arrays.get("d2t"), *correction)
 
 
 def dflash_graph(
-    shape: ModelShape, weights: Weights, states: int, offsets: NDArray[Any] | None = None
+    shape: ModelShape,
+    weights: Weights,
+    states: int,
+    offsets: NDArray[Any] | None = None,
+    more_inputs: Sequence[ov.Node] = (),
+    more_outputs: Mapping[str, ov.Node] = MappingProxyType({}),
 ) -> ov.Model:
     """The graph of a head.
 
@@ -72,6 +93,7 @@ def dflash_graph(
         weights: by their names in checkpoints, and the two that stand for the target's.
         states: size of the target's joined states.
         offsets: `d2t` of a head with tokens of its own, then an output too.
+        more_inputs, more_outputs: of its correction.
     """
     inputs, block = text_inputs(), parameter(BLOCK_ROWS, ov.Type.i64, -1)
     given = parameter("hidden_states", ov.Type.f32, -1, -1, states)
@@ -103,7 +125,8 @@ def dflash_graph(
     outputs = {"logits": logits}
     if offsets is not None:
         outputs["d2t"] = ops.constant(offsets.astype(np.int64))
-    return head_model("dflash", outputs, [inputs.ids, given, *inputs[1:], block], stores)
+    every = [inputs.ids, given, *inputs[1:], block, *more_inputs]
+    return head_model("dflash", {**outputs, **more_outputs}, every, stores)
 
 
 def dflash_shape(checkpoint: HeadCheckpoint) -> ModelShape:
@@ -135,7 +158,14 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         arrays[_OUTPUT] = checkpoint.array(_OUTPUT, dims=(drafted, shape.hidden_size))
         arrays["d2t"] = checkpoint.array("d2t", dims=(drafted,))
         check_tables(checkpoint.folder, arrays["d2t"], checkpoint.arrays.get("t2d"))
-    return arrays
+    own_correction = correction_arrays(checkpoint, _sizes(checkpoint))
+    return {**arrays, **{f"{_CORRECTION}{name}": array for name, array in own_correction.items()}}
+
+
+def _sizes(checkpoint: HeadCheckpoint) -> Sizes:
+    target, block = checkpoint.count("vocab_size"), block_of(checkpoint.folder, checkpoint.config)
+    drafted = checkpoint.count("draft_vocab_size", target)
+    return Sizes(checkpoint.count("hidden_size"), block[0], target, drafted)
 
 
 def dflash_ignores(name: str) -> bool:

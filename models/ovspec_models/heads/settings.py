@@ -80,6 +80,12 @@ class HeadSettings:
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: AS_COMPUTED)
     inside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def and_those(self, other: HeadSettings) -> HeadSettings:
+        """These and the settings of a further part."""
+        return HeadSettings(
+            (*self.read, *other.read), {**self.values, **other.values}, {**self.inside, **other.inside}
+        )
+
     def check(self, folder: Path, config: Mapping[str, Any]) -> None:
         """Refuse a head with a setting that its graph would not follow.
 

@@ -33,13 +33,13 @@ class _Kind:
     Attributes:
         load: its drafter, from its folder, for a target, with the operations and the rows of a prompt's pass.
         boundaries: those that it reads, of the target's number of layers; `None`: config.json names them.
-        own: boundaries whose states it returns, of its own number of layers.
+        own: boundaries whose states it returns, by what it is and its own number of layers.
         shares_output: whether it has the target's output layer beside its own weights, unless it has its own.
     """
 
     load: Callable[[HeadInfo, ModelInfo, Backends, int], Drafter]
     boundaries: Callable[[int], tuple[int, ...]] | None = None
-    own: Callable[[int], tuple[int, ...]] = lambda layers: ()
+    own: Callable[[HeadInfo, int], tuple[int, ...]] = lambda head, layers: ()
     shares_output: bool = False
 
 
@@ -49,9 +49,16 @@ def _last_boundary(layers: int) -> tuple[int, ...]:
 
 
 _KINDS = {
-    "eagle3": _Kind(load_eagle3, eagle3_boundaries, lambda layers: (layers,)),
-    "dflash": _Kind(load_dflash, shares_output=True),
-    "mtp": _Kind(load_mtp, _last_boundary, _last_boundary, shares_output=True),
+    # What its output layer reads too, if it goes on from that.
+    "eagle3": _Kind(
+        load_eagle3, eagle3_boundaries, lambda head, layers: (layers + ("norm_output" in head.norms),)
+    ),
+    "dflash": _Kind(
+        load_dflash,
+        own=lambda head, layers: _last_boundary(layers) if head.correction else (),
+        shares_output=True,
+    ),
+    "mtp": _Kind(load_mtp, _last_boundary, lambda head, layers: _last_boundary(layers), shares_output=True),
     "medusa": _Kind(load_medusa, _last_boundary),
     "hydra": _Kind(load_hydra, _last_boundary),
 }
@@ -121,8 +128,7 @@ class HeadChoices:
             draft_properties(given, backend, info.weight_bytes),
             AttentionConfig(backend),
             linear=linear if is_cpu(device) else None,
-            # Where it drafts from what its output layer reads, that is the boundary behind its last norm.
-            boundaries=kind.own(info.num_hidden_layers + ("norm_output" in head.norms)),
+            boundaries=kind.own(head, info.num_hidden_layers),
         )
         # Layers that our operation does not take stay as they are: nobody asked for it.
         return cls(info, head, target, replace(backends, linear_required=False), boundaries)

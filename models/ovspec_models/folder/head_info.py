@@ -219,13 +219,18 @@ def _layers(folder: Path, config: dict[str, Any]) -> int:
     return _number(folder, name, config.get(name), "") if config.get(name) else 0
 
 
+def block_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json with what its `dflash_config` says among its own settings."""
+    return {**config, **_nested(config, _DFLASH)}
+
+
 def block_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
     """Tokens of the blocks that a head drafts, the one before the draft counted, and the mask token.
 
     Raises:
         ValueError: config.json does not say them.
     """
-    said = {**config, **_nested(config, _DFLASH)}
+    said = block_settings(config)
     size, token = said.get("block_size"), said.get("mask_token_id")
     if not is_int(size) or size < 2 or not is_int(token) or token < 0:
         raise ValueError(

@@ -199,13 +199,19 @@ class HeadCheckpoint:
             )
         return first.shape
 
-    def count(self, key: str, default: int | None = None, most: int = _MOST) -> int:
-        """A number of 1 to `most` in config.json, or the default where it says none.
+    def count(
+        self,
+        key: str,
+        default: int | None = None,
+        most: int = _MOST,
+        config: Mapping[str, Any] | None = None,
+    ) -> int:
+        """A number of 1 to `most` in config.json or what is given of it, or the default where it says none.
 
         Raises:
             ValueError: it is none.
         """
-        value = self.config.get(key)
+        value = (self.config if config is None else config).get(key)
         if value is None and default is not None:
             return default
         if not is_int(value) or not 1 <= value <= most:

@@ -34,12 +34,14 @@ class Sizes:
         block: places of its blocks, the one before the draft counted.
         target: tokens of its target.
         drafted: tokens in its own vocabulary.
+        candidates: likeliest tokens of a place that a selector chooses from; 0: it has none.
     """
 
     hidden: int
     block: int
     target: int
     drafted: int
+    candidates: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class CorrectionForm:
 
     arrays: Callable[[HeadCheckpoint, Sizes], Arrays]
     state: Callable[[Arrays], int]
-    step: Callable[[CheckpointWeights, Arrays, Place], tuple[ov.Node, ov.Node | None]]
+    step: Callable[[CheckpointWeights, Arrays, Place, Sizes], tuple[ov.Node, ov.Node | None]]
     settings: HeadSettings
     leads: int = 1
     whole: bool = False

@@ -27,6 +27,8 @@ from ovspec_models.heads.correction_form import (
     rows_of,
 )
 from ovspec_models.heads.markov import MARKOV
+from ovspec_models.heads.refiner import REFINER
+from ovspec_models.heads.selector import SELECTOR
 from ovspec_models.heads.settings import HeadSettings
 from ovspec_models.synthetic.decoder import parameter
 from ovspec_models.synthetic.layers import i64, linear
@@ -37,7 +39,7 @@ _INPUTS = tuple(_PREFIX + name for name in ("number", "given", "token", "state",
 _NUMBER, _GIVEN, _TOKEN, _STATE, _LOGITS = _INPUTS
 _OUTPUTS = tuple(_PREFIX + name for name in ("corrected", "next", "confidence"))
 _CORRECTED, _NEXT, _CONFIDENCE = _OUTPUTS
-_FORMS = {"dspark": MARKOV}
+_FORMS = {"dspark": MARKOV, "dflash2": SELECTOR, "xpress": REFINER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def correction_graph(
         logits=parameter(_LOGITS, ov.Type.f32, -1, sizes.drafted),
     )
     states, outputs = parameter(_STATES, ov.Type.f32, -1, sizes.hidden), dict[str, ov.Node]()
-    outputs[_CORRECTED], following = form.step(weights, arrays, place)
+    outputs[_CORRECTED], following = form.step(weights, arrays, place, sizes)
     if following is not None:
         outputs[_NEXT] = following
     if given:

@@ -68,7 +68,9 @@ def _state(arrays: Arrays) -> int:
     return arrays[BEFORE].shape[1] if _JOINT in arrays else 0
 
 
-def _step(weights: CheckpointWeights, arrays: Arrays, place: Place) -> tuple[ov.Node, ov.Node | None]:
+def _step(
+    weights: CheckpointWeights, arrays: Arrays, place: Place, sizes: Sizes
+) -> tuple[ov.Node, ov.Node | None]:
     before, rank, state = place.before, arrays[BEFORE].shape[1], None
     if _GATE in arrays:
         given = columns(place.given, 0, rank)

@@ -1,10 +1,17 @@
-"""`eagle3`: a head of one layer drafts from hidden states of the target (EAGLE-3, arXiv 2503.01840)."""
+"""`eagle3`: a head of one layer drafts from hidden states of the target (EAGLE-3, arXiv 2503.01840).
+
+Token by token, or all of them in one pass where it was trained for that (P-EAGLE).
+"""
 
 from __future__ import annotations
 
+import numpy as np
+
 from ovspec.devices.devices import openvino_core
+from ovspec.drafters.cached_head import CachedHead
 from ovspec.drafters.head_fit import check_size, check_states, read_head
 from ovspec.drafters.joined_states import JoinedStates
+from ovspec.drafters.peagle import PEagleHead
 from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.drafters.target_ids import TargetIds
 from ovspec.graphs.compile import read_model
@@ -29,7 +36,7 @@ def eagle3_boundaries(layers: int) -> tuple[int, ...]:
     return (2, layers // 2, layers - 3)
 
 
-def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> RecurrentHead:
+def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> CachedHead:
     """Compile the head of a folder for a target.
 
     Args:
@@ -54,7 +61,11 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     runner = ModelRunner(parts.head, backends=backends)
     join = JoinedStates(parts, backends)
     positions = own.max_position_embeddings
-    return RecurrentHead("eagle3", runner, join, ids, prefill_chunk, positions)
+    if info.block is None:
+        return RecurrentHead("eagle3", runner, join, ids, prefill_chunk, positions)
+    assert parts.mask is not None
+    masked = join(parts.mask[np.newaxis])
+    return PEagleHead(runner, join, ids, info.block, masked, prefill_chunk, positions)
 
 
 def _check_norms(info: HeadInfo, parts: HeadParts) -> None:

@@ -1,4 +1,4 @@
-"""What changes a DFlash head's logits by the tokens drafted before, in torch: references by the papers."""
+"""What forms of DFlash have more, in torch: corrections by the tokens drafted before, and convolutions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from drafters.eagle3_models import HIDDEN, VOCAB
 from torch import Tensor, nn
+from torch.nn.functional import silu
 
 RANK = 8
+CANDIDATES, TAPS, GROUP = 5, 3, 8
 MARKOV = ("vanilla", "gated", "rnn")
 
 
@@ -47,17 +49,73 @@ class MarkovHead(nn.Module):
         return found_logits
 
 
-class ConfidenceHead(nn.Module):
-    """DSpark's: how likely the token of a place is to be right."""
+class CandidateSelector(nn.Module):
+    """DFlash2's."""
 
-    def __init__(self, reads_token: bool) -> None:
+    leads = 1
+    whole = True
+
+    def __init__(self, drafted: int, block: int) -> None:
         super().__init__()
-        self.reads_token = reads_token
-        self.proj = nn.Linear(HIDDEN + RANK * reads_token, 1)
+        self.predecessor_codebook, self.successor_codebook = (random((VOCAB, RANK)) for _ in range(2))
+        self.hidden_projection = nn.Linear(HIDDEN, RANK, bias=False)
 
-    def forward(self, states: Tensor, rows: Tensor) -> Tensor:
-        read = torch.cat([states, rows], -1) if self.reads_token else states
-        found: Tensor = self.proj(read)[..., 0].sigmoid()
+    def forward(self, before: Tensor, states: Tensor, logits: Tensor) -> Tensor:
+        wanted = self.predecessor_codebook[before] * self.hidden_projection(states)
+        if self.training:  # the right token may be no candidate yet
+            return logits + wanted @ self.successor_codebook.T
+        best = logits.topk(CANDIDATES)
+        scores = best.values + (wanted[:, None] * self.successor_codebook[best.indices]).sum(-1)
+        return torch.full_like(logits, -torch.inf).scatter(1, best.indices, scores)
+
+
+class RefinerHead(nn.Module):
+    """XPress's."""
+
+    leads = 2
+    whole = True
+
+    def __init__(self, drafted: int, block: int) -> None:
+        super().__init__()
+        self.token_embed = nn.Embedding(VOCAB, RANK)
+        self.down_h, self.down_g = (nn.Linear(HIDDEN, RANK, bias=False) for _ in range(2))
+        self.in_proj = nn.Linear(3 * RANK, RANK, bias=False)
+        self.mix_l = random((RANK, block, block))
+        self.mlp_gate, self.mlp_up = (nn.Linear(RANK, 2 * RANK, bias=False) for _ in range(2))
+        self.mlp_down, self.readout = (
+            nn.Linear(size, out, bias=False) for size, out in ((2 * RANK, RANK), (RANK, drafted))
+        )
+
+    def forward(self, before: Tensor, states: Tensor, logits: Tensor) -> Tensor:
+        whole = self.down_g(states.mean(0)).expand(len(states), -1)
+        x = self.in_proj(torch.cat([self.down_h(states), whole, self.token_embed(before)], -1))
+        x = x + torch.stack(
+            [(self.mix_l[:, place, : place + 1].T * x[: place + 1]).sum(0) for place in range(len(x))]
+        )
+        x = x + self.mlp_down(silu(self.mlp_gate(x)) * self.mlp_up(x))
+        found: Tensor = logits + self.readout(x)
+        return found
+
+
+class Convolution(nn.Module):
+    """One of DFlash2's, over the rows of a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base_kernel = random((2, TAPS, HIDDEN), 0.2)
+        self.base_kernel.data[:, 0] += 1
+        self.kernel_projection = nn.Linear(HIDDEN, 2 * TAPS * HIDDEN // GROUP, bias=False)
+
+    def kernels(self, rows: Tensor) -> Tensor:
+        """Of both sides, `[2, rows, taps, hidden]`."""
+        own = self.kernel_projection(rows).unflatten(-1, (2, TAPS, -1)).repeat_interleave(GROUP, -1)
+        return own.transpose(0, 1) + self.base_kernel[:, None]
+
+    def forward(self, rows: Tensor, kernel: Tensor) -> Tensor:
+        found = torch.zeros_like(rows)
+        for place in range(len(rows)):
+            for tap in range(min(TAPS, place + 1)):
+                found[place] = found[place] + kernel[place, tap] * rows[place - tap]
         return found
 
 
@@ -76,4 +134,20 @@ FORMS: dict[str, tuple[str, Any, dict[str, Any]]] = {
         )
         for kind in MARKOV
     },
+    "dflash2": (
+        "candidate_selector",
+        CandidateSelector,
+        {
+            "architectures": ["DFlash2DraftModel"],
+            "selector_rank": RANK,
+            "selector_top_k": CANDIDATES,
+            "conv_kernel_size": TAPS,
+            "conv_group_size": GROUP,
+        },
+    ),
+    "xpress": (
+        "refiner_head",
+        RefinerHead,
+        {"architectures": ["XPressSpeculator"], "xpress_rank": RANK, "xpress_mlp_ratio": 2},
+    ),
 }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from drafters.correction_models import FORMS
+from drafters.correction_models import FORMS, Convolution
 from drafters.eagle3_models import EPS, HEADS, HIDDEN, KV_HEADS, LAYERS, SIZE, THETA, VOCAB
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -61,7 +62,7 @@ class Reference(nn.Module):
         torch.manual_seed(seed)
         self.fc = nn.Linear(len(IDS) * HIDDEN, HIDDEN, bias=False)
         self.hidden_norm = nn.RMSNorm(HIDDEN, EPS)
-        self.layers = nn.ModuleList([Layer() for _ in range(OWN_LAYERS)])
+        self.layers = nn.ModuleList([Layer(form == "dflash2") for _ in range(OWN_LAYERS)])
         self.norm = nn.RMSNorm(HIDDEN, EPS)
         self._shared = embedding, output
         if own:
@@ -143,6 +144,7 @@ class Reference(nn.Module):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        self.eval()
 
     def save(self, folder: Path, **config: Any) -> Path:
         """Write a checkpoint as it is published."""
@@ -157,8 +159,10 @@ class Reference(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, convolves: bool = False) -> None:
         super().__init__()
+        if convolves:
+            self.attention_conv, self.mlp_conv = Convolution(), Convolution()
         self.input_layernorm = nn.RMSNorm(HIDDEN, EPS)
         self.self_attn = nn.ModuleDict(
             {
@@ -181,8 +185,28 @@ class Layer(nn.Module):
 
     def forward(self, hidden: Tensor, context: Tensor, positions: Tensor) -> Tensor:
         """The block's rows see all of the context and all of the block."""
-        part, mlp, block = self.self_attn, self.mlp, hidden.shape[1]
-        normed = self.input_layernorm(hidden)
+        mlp = self.mlp
+
+        def ffn(rows: Tensor) -> Tensor:
+            return mlp["down_proj"](silu(mlp["gate_proj"](rows)) * mlp["up_proj"](rows))
+
+        hidden = hidden + self._convolved(
+            "attention_conv",
+            self.input_layernorm(hidden),
+            lambda rows: self._attention(rows, context, positions),
+        )
+        return hidden + self._convolved("mlp_conv", self.post_attention_layernorm(hidden), ffn)
+
+    def _convolved(self, name: str, rows: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        if not hasattr(self, name):
+            return compute(rows)
+        part = getattr(self, name)
+        before, behind = part.kernels(rows[0])
+        found: Tensor = part(compute(part(rows[0], before)[None])[0], behind)[None]
+        return found
+
+    def _attention(self, normed: Tensor, context: Tensor, positions: Tensor) -> Tensor:
+        part, block = self.self_attn, normed.shape[1]
         both = torch.cat([context, normed], 1)
 
         def heads(x: Tensor) -> Tensor:
@@ -204,6 +228,5 @@ class Layer(nn.Module):
         v = heads(part["v_proj"](both)).transpose(1, 2)
         k, v = (x.repeat_interleave(HEADS // KV_HEADS, 1) for x in (k, v))
         mixed = scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, block, -1)
-        hidden = hidden + part["o_proj"](mixed)
-        inner = self.post_attention_layernorm(hidden)
-        return hidden + mlp["down_proj"](silu(mlp["gate_proj"](inner)) * mlp["up_proj"](inner))
+        found: Tensor = part["o_proj"](mixed)
+        return found

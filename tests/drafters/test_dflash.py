@@ -34,6 +34,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dspark, gated": {"form": "dspark, gated"},
     "dspark, rnn": {"form": "dspark, rnn", "own": True, "anchor": True},
     "dspark, rnn, masks alone": {"form": "dspark, rnn"},
+    "dflash2": {"form": "dflash2"},
+    "xpress": {"form": "xpress"},
+    "xpress, both": {"form": "xpress", "own": True, "anchor": True},
 }
 
 

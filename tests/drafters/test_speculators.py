@@ -189,7 +189,10 @@ CORRECTED: dict[str, tuple[str, dict[str, Any]]] = {
             ("rnn", {}),
         )
     },
-    "dflash2": ("DFlash2", {"conv_group_size": 8, "selector_rank": 8, "selector_top_k": 5}),
+    "dflash2": (
+        "DFlash2",
+        {"conv_group_size": 8, "conv_kernel_size": 3, "selector_rank": 8, "selector_top_k": 5},
+    ),
     "xpress": ("XPress", {"xpress_rank": 8}),
     "xpress, anchor": ("XPress", {"xpress_rank": 8, "sample_from_anchor": True}),
 }
@@ -215,8 +218,8 @@ def corrected(name: str, folder: Path) -> Any:
     return model
 
 
-def of_package(model: Any, seen: dict[str, torch.Tensor]) -> torch.Tensor:
-    """A block's tokens and the one before them; `seen` gets what the package computes for the block."""
+def of_package(model: Any, seen: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """States, the tokens of a block and the one before, those up to it; `seen`: what the package computes."""
     states, tokens = torch.randn(TOKENS, 2 * HIDDEN), torch.randint(0, VOCAB - 1, (TOKENS,))
     place, wanted = TOKENS - 2 * BLOCK, torch.zeros(1, TOKENS)
     wanted[0, place] = 1.0
@@ -249,7 +252,7 @@ def of_package(model: Any, seen: dict[str, torch.Tensor]) -> torch.Tensor:
             before = torch.cat([around[1:2], around[1:-1]])
             ids, scores = model.candidate_selector.select(seen["logits"], seen["states"], before)
         seen["corrected"] = torch.full_like(seen["logits"], -torch.inf).scatter(1, ids, scores)
-    return around
+    return states[:place], around, tokens[: place + 1]
 
 
 def of_head(folder: Path, seen: dict[str, torch.Tensor], tokens: torch.Tensor) -> dict[str, Any]:
@@ -285,9 +288,12 @@ def of_head(folder: Path, seen: dict[str, torch.Tensor], tokens: torch.Tensor) -
 
 @pytest.mark.parametrize("name", CORRECTED)
 def test_what_is_corrected(name: str, tmp_path: Path) -> None:
-    """Behind the package's own states and logits, and not with one of the weights left out."""
+    """Behind the package's own states and logits, and not with one of the weights left out.
+
+    Nor is what drafters are compared with elsewhere another than the package's.
+    """
     model, seen = corrected(name, tmp_path), dict[str, torch.Tensor]()
-    tokens = of_package(model, seen)
+    states, tokens, text = of_package(model, seen)
     first = 0 if model.config.sample_from_anchor else 1
     wanted = {key: seen[key].numpy()[first:] for key in ("corrected", "confidence") if key in seen}
 
@@ -295,11 +301,26 @@ def test_what_is_corrected(name: str, tmp_path: Path) -> None:
         found = {key: rows[first:] for key, rows in of_head(tmp_path, seen, tokens).items()}
         found["confidence"] = found["confidence"][:, 0] if "confidence" in found else None
         return max(
-            float(np.abs(np.nan_to_num(rows - found[key], nan=0.0)).max()) for key, rows in wanted.items()
+            float(np.where(rows == found[key], 0.0, np.abs(rows - found[key])).max())
+            for key, rows in wanted.items()
         )
 
     assert ("confidence" in wanted) == name.startswith("dspark")
     assert difference() < TOLERANCE
+
+    anchor = model.config.sample_from_anchor
+    shared = model.embed_tokens.weight.detach(), model.lm_head.weight.detach()
+    made = Reference(*shared, anchor=anchor, form=name.split(", anchor")[0]).eval()
+    made.load_state_dict(
+        {
+            key: array
+            for key, array in load_file(tmp_path / "model.safetensors").items()
+            if not key.startswith("confidence")
+        }
+    )
+    with torch.no_grad():
+        got = made.logits(text.tolist(), states, BLOCK - first, tokens[2:].tolist())
+    torch.testing.assert_close(got, torch.tensor(wanted["corrected"]), atol=TOLERANCE, rtol=0)
     file = tmp_path / "model.safetensors"
     arrays = {key: array.clone() for key, array in load_file(file).items()}
     own = [key for key in arrays if key.split("_head.")[0] in ("markov", "confidence", "refiner")]

@@ -151,7 +151,7 @@ class HeadInfo:
             vocab_size=_number(path, "vocab_size", config.get("vocab_size"), kind),
             own_embedding=bool(config.get(OWN_EMBEDDING, False)),
             norms=norms_of(config),
-            block=block_of(path, config) if kind == "dflash" else None,
+            block=_block(path, config, form),
             samples_anchor=samples_anchor(config),
             correction=form if form in CORRECTED else "",
             own_output=has_own_tokens(config),
@@ -217,6 +217,15 @@ def _are_numbers(values: object) -> TypeGuard[list[int]]:
 def _layers(folder: Path, config: dict[str, Any]) -> int:
     name = TARGET_LAYERS if config.get(TARGET_LAYERS) else "num_target_layers"
     return _number(folder, name, config.get(name), "") if config.get(name) else 0
+
+
+def _block(folder: Path, config: dict[str, Any], form: str) -> tuple[int, int] | None:
+    if form == "peagle":
+        methods = _nested(config, "speculators_config").get("proposal_methods")
+        method = methods[0] if isinstance(methods, list) and methods else None
+        drafted = method.get("speculative_tokens") if isinstance(method, dict) else None
+        return block_of(folder, {**config, "block_size": drafted + 1 if is_int(drafted) else None})
+    return block_of(folder, config) if _FORMS.get(form, form) == "dflash" else None
 
 
 def block_settings(config: dict[str, Any]) -> dict[str, Any]:

@@ -32,11 +32,11 @@ from ovspec_models.heads.dflash import (
     dflash_settings,
 )
 from ovspec_models.heads.eagle3 import (
-    EAGLE3_SETTINGS,
     eagle3_arrays,
     eagle3_facts,
     eagle3_ignores,
     eagle3_model,
+    eagle3_settings,
 )
 from ovspec_models.heads.hydra import (
     HYDRA_SETTINGS,
@@ -82,7 +82,7 @@ _KINDS = {
         eagle3_arrays,
         eagle3_facts,
         eagle3_model,
-        lambda config: EAGLE3_SETTINGS,
+        eagle3_settings,
         eagle3_ignores,
         trained=True,
     ),

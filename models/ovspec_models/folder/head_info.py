@@ -219,12 +219,27 @@ def _layers(folder: Path, config: dict[str, Any]) -> int:
     return _number(folder, name, config.get(name), "") if config.get(name) else 0
 
 
+def masks_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
+    """The same of a P-EAGLE head, which says how many tokens it drafts.
+
+    Raises:
+        ValueError: config.json does not say them.
+    """
+    methods = _nested(config, "speculators_config").get("proposal_methods")
+    method = methods[0] if isinstance(methods, list) and methods else None
+    drafted = method.get("speculative_tokens") if isinstance(method, dict) else None
+    token = config.get("mask_token_id")
+    if not is_int(drafted) or not 1 <= drafted < _MOST or not is_int(token) or token < 0:
+        raise ValueError(
+            f"{folder / 'config.json'}: speculative_tokens is {shown(drafted)} and mask_token_id "
+            f"{shown(token)}, expected at least 1 and a token; get the head again"
+        )
+    return drafted + 1, int(token)
+
+
 def _block(folder: Path, config: dict[str, Any], form: str) -> tuple[int, int] | None:
     if form == "peagle":
-        methods = _nested(config, "speculators_config").get("proposal_methods")
-        method = methods[0] if isinstance(methods, list) and methods else None
-        drafted = method.get("speculative_tokens") if isinstance(method, dict) else None
-        return block_of(folder, {**config, "block_size": drafted + 1 if is_int(drafted) else None})
+        return masks_of(folder, config)
     return block_of(folder, config) if _FORMS.get(form, form) == "dflash" else None
 
 

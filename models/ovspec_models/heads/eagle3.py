@@ -17,6 +17,7 @@ from ovspec_models.folder.head_info import (
     OWN_EMBEDDING,
     boundaries_of,
     form_of,
+    masks_of,
     norms_of,
 )
 from ovspec_models.heads.checkpoint import (
@@ -143,6 +144,7 @@ def eagle3_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         if held := _held(checkpoint, name):
             arrays[name] = checkpoint.arrays[held]
     if form_of(checkpoint.config) == "peagle":
+        masks_of(checkpoint.folder, checkpoint.config)
         states = arrays["fc.weight"].shape[1]
         found = checkpoint.array(_MASK)
         checkpoint.check_shape(_MASK, found, (1, 1, states), (1, states), (states,))

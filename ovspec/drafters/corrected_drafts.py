@@ -6,8 +6,6 @@ DSpark, DFlash2 and XPress have one. Its step is a small pass for every level of
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import openvino as ov
@@ -17,40 +15,18 @@ from ovspec.devices.clock import microseconds
 from ovspec.devices.devices import openvino_core
 from ovspec.drafters.draft_paths import DraftPaths
 from ovspec.drafters.drafter import Proposal
+from ovspec.drafters.parallel_draft import BlockLogits
 from ovspec.drafters.target_ids import TargetIds
-from ovspec.generation.sequence import Sequence
 from ovspec.operations.backends import Backends
 
-if TYPE_CHECKING:
-    from ovspec_models.heads import Correction
-
 Rows = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockLogits:
-    """What a head has computed for the block of a sequence.
-
-    Attributes:
-        sequence: that the block continues.
-        count: largest number of tokens to draft.
-        logits: f32 `[drafted tokens, drafted vocabulary]`.
-        states: f32 `[places, hidden]`, what the output layer reads; `None`: nobody asked for them.
-        drafting: places of the block that draft, its last ones.
-    """
-
-    sequence: Sequence
-    count: int
-    logits: Rows
-    states: Rows | None
-    drafting: int
 
 
 class CorrectedDrafts:
     """Drafts behind a correction.
 
     Args:
-        correction: of the head.
+        given, step, state, leads: as of `ovspec_models.heads.Correction`.
         backends: the operations that compute the head.
         ids: the target's, of the head's tokens.
 
@@ -58,15 +34,23 @@ class CorrectedDrafts:
         duration: of the last drafts' passes, microseconds.
     """
 
-    def __init__(self, correction: Correction, backends: Backends, ids: TargetIds) -> None:
+    def __init__(
+        self,
+        given: ov.Model | None,
+        step: ov.Model,
+        state: int,
+        leads: int,
+        backends: Backends,
+        ids: TargetIds,
+    ) -> None:
         def request(model: ov.Model) -> ov.InferRequest:
             compiled = openvino_core().compile_model(model, backends.device, dict(backends.properties))
             return compiled.create_infer_request()
 
-        self._given = correction.given and request(correction.given)
-        self._step = request(correction.step)
-        self._reads = {port.get_any_name() for port in correction.step.inputs}
-        self._state, self._leads, self._ids = correction.state, correction.leads, ids
+        self._given = given and request(given)
+        self._step = request(step)
+        self._reads = {port.get_any_name() for port in step.inputs}
+        self._state, self._leads, self._ids = state, leads, ids
         self.duration = 0.0
 
     def draft(self, blocks: SequenceOf[BlockLogits]) -> list[Proposal]:

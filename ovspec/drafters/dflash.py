@@ -6,6 +6,7 @@ of the text, whose states are not known yet, and goes on with mask tokens, which
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,8 +14,16 @@ from numpy.typing import NDArray
 
 from ovspec.devices.devices import openvino_core
 from ovspec.drafters.corrected_drafts import CorrectedDrafts
-from ovspec.drafters.head_fit import check_size, check_states, read_head, share_with_target
+from ovspec.drafters.drafter import Proposal
+from ovspec.drafters.head_fit import (
+    check_mask_token,
+    check_size,
+    check_states,
+    read_head,
+    share_with_target,
+)
 from ovspec.drafters.joined_states import JoinedStates
+from ovspec.drafters.parallel_draft import BlockLogits
 from ovspec.drafters.parallel_head import ParallelHead
 from ovspec.drafters.target_ids import TargetIds
 from ovspec.generation.sequence import Sequence
@@ -46,11 +55,7 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
         )
     assert info.block is not None
     size, mask_token = info.block
-    if mask_token >= target.vocab_size:
-        raise ValueError(
-            f"'{info.folder}' is a head for another target: its mask_token_id is {mask_token}, the target's "
-            f"tokens are 0 to {target.vocab_size - 1}"
-        )
+    check_mask_token(info, target)
     # With the exports of all heads; a pipeline without this head starts sooner.
     from ovspec_models.heads import open_correction, open_dflash
 
@@ -69,7 +74,11 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     join = JoinedStates(parts, backends)
     positions = ModelInfo.read(info.folder).max_position_embeddings
     block = Block(size, mask_token, info.samples_anchor, correction is not None and correction.whole)
-    corrected = CorrectedDrafts(correction, backends, ids) if correction else None
+    corrected: CorrectedDrafts | None = None
+    if correction:
+        corrected = CorrectedDrafts(
+            correction.given, correction.step, correction.state, correction.leads, backends, ids
+        )
     return DFlashDrafter(runner, join, ids, block, prefill_chunk, positions, corrected)
 
 
@@ -108,6 +117,7 @@ class DFlashDrafter(ParallelHead):
 
     Args:
         block: that it drafts.
+        corrected: drafts from the logits of a block, where a correction follows them.
         others: as of `ParallelHead`.
     """
 
@@ -123,8 +133,15 @@ class DFlashDrafter(ParallelHead):
         positions: int | None = None,
         corrected: CorrectedDrafts | None = None,
     ) -> None:
-        super().__init__("dflash", runner, join, ids, block.drafted, prefill_chunk, positions, corrected)
-        self._block, self._reads_states = block, corrected is not None
+        super().__init__("dflash", runner, join, ids, block.drafted, prefill_chunk, positions)
+        self._block, self._corrected = block, corrected
+
+    def _continue(self, blocks: SequenceOf[BlockLogits]) -> list[Proposal]:
+        if self._corrected is None:
+            return super()._continue(blocks)
+        drafts = self._corrected.draft(blocks)
+        self.last_duration += self._corrected.duration
+        return drafts
 
     def _rows(self, sequence: Sequence, length: int) -> Rows:
         """The next entries, and behind them a block that drafts so many tokens."""
@@ -138,5 +155,5 @@ class DFlashDrafter(ParallelHead):
             features=np.concatenate([rows.features, unknown]),
             sampled=len(block) - self._block.size + self._block.drafted,
             block=len(block),
-            states=len(block) if self._reads_states else 0,
+            states=len(block) if self._corrected else 0,
         )

@@ -69,6 +69,20 @@ def check_states(info: HeadInfo, parts: HeadParts, target: ModelInfo, boundaries
         )
 
 
+def check_mask_token(info: HeadInfo, target: ModelInfo) -> None:
+    """Refuse a head whose mask is no token of the target.
+
+    Raises:
+        ValueError: it says what both are.
+    """
+    assert info.block is not None
+    if (token := info.block[1]) >= target.vocab_size:
+        raise ValueError(
+            f"'{info.folder}' is a head for another target: its mask_token_id is {token}, the target's "
+            f"tokens are 0 to {target.vocab_size - 1}"
+        )
+
+
 def check_size(info: HeadInfo, parts: HeadParts, shared: str, size: int) -> None:
     """Refuse a head that computes with rows of another size than a part that it shares.
 

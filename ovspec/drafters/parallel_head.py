@@ -6,10 +6,9 @@ from abc import abstractmethod
 from collections.abc import Sequence as SequenceOf
 
 from ovspec.drafters.cached_head import CachedHead
-from ovspec.drafters.corrected_drafts import BlockLogits, CorrectedDrafts
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.joined_states import JoinedStates
-from ovspec.drafters.parallel_draft import parallel_draft
+from ovspec.drafters.parallel_draft import BlockLogits, parallel_draft
 from ovspec.drafters.target_ids import TargetIds
 from ovspec.generation.sequence import Sequence
 from ovspec.passes.tables import Rows
@@ -23,7 +22,6 @@ class ParallelHead(CachedHead):
         name, runner, join, prefill_chunk, positions: as of `CachedHead`.
         ids: the target's, of its tokens.
         drafted: tokens that a pass can draft.
-        corrected: drafts from the logits of a block, where a correction follows them.
     """
 
     why_no_trees = ""
@@ -37,13 +35,12 @@ class ParallelHead(CachedHead):
         drafted: int,
         prefill_chunk: int,
         positions: int | None = None,
-        corrected: CorrectedDrafts | None = None,
     ) -> None:
         super().__init__(name, runner, join, prefill_chunk, positions)
-        self._ids, self._drafted, self._corrected = ids, drafted, corrected
+        self._ids, self._drafted = ids, drafted
 
     def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
-        """In one pass for all sequences, and small ones where a correction follows."""
+        """In one pass for all sequences."""
         lengths = self._drafting(sequences, [min(count, self._drafted) for count in counts])
         if not lengths:
             return {}
@@ -64,14 +61,10 @@ class ParallelHead(CachedHead):
         return dict(zip(lengths, proposals, strict=True))
 
     def _continue(self, blocks: SequenceOf[BlockLogits]) -> list[Proposal]:
-        if self._corrected is None:
-            return [
-                parallel_draft(block.sequence, block.count, self._ids.spread(block.logits))
-                for block in blocks
-            ]
-        drafts = self._corrected.draft(blocks)
-        self.last_duration += self._corrected.duration
-        return drafts
+        """The drafts of sequences, from what the pass has computed."""
+        return [
+            parallel_draft(block.sequence, block.count, self._ids.spread(block.logits)) for block in blocks
+        ]
 
     @abstractmethod
     def _rows(self, sequence: Sequence, length: int) -> Rows:

@@ -13,7 +13,7 @@ import numpy as np
 import openvino as ov
 import pytest
 import torch
-from drafters import dflash_models, test_dflash, test_medusa, test_mtp
+from drafters import dflash_models, test_dflash, test_medusa, test_mtp, test_peagle
 from drafters.eagle3_models import BOUNDARIES, LAYERS, pair
 from drafters.eagle31_models import VARIANTS, Reference31
 from drafters.test_eagle3 import answer, settings_of, target
@@ -67,6 +67,11 @@ def block(made: Any, tokens: list[int], states: torch.Tensor, drafted: list[int]
     return logits
 
 
+def masks(made: Any, tokens: list[int], states: torch.Tensor, drafted: list[int]) -> torch.Tensor:
+    logits: torch.Tensor = made.logits(tokens, states, len(drafted))
+    return logits
+
+
 def dflash(name: str) -> Form:
     return Form("dflash", lambda: test_dflash.reference(name), dflash_models.BOUNDARIES, block)
 
@@ -80,6 +85,7 @@ def eagle3(name: str) -> Form:
 
 FORMS: dict[str, Form] = {
     **{f"eagle3, {name}": eagle3(name) for name in VARIANTS},
+    "peagle": Form("eagle3", lambda: test_peagle.reference("three layers"), BOUNDARIES, masks),
     "dflash": dflash(""),
     **{f"dflash, {name}": dflash(name) for name in test_dflash.VARIANTS},
     **{

@@ -17,7 +17,7 @@ from settings import F32
 from tiers import by_tier
 
 import ovspec
-from ovspec.drafters.peagle import PEagleHead
+from ovspec.drafters.eagle3 import PEagleHead
 from ovspec.pipeline.models.head_model import draft_choices
 from ovspec_models.heads import open_head
 

@@ -43,6 +43,7 @@ class MemoryPlan:
             or those that the user allows.
         largest_context: the most tokens that fit, in blocks of 32 and up to `context`; 0: none do.
         adapters: bytes of LoRA adapters.
+        pictures: bytes that reading pictures takes, and what is kept of them.
     """
 
     context: int
@@ -52,13 +53,19 @@ class MemoryPlan:
     available: int
     largest_context: int
     adapters: int = 0
+    pictures: int = 0
     process: int = PROCESS_BYTES
     device: str = "CPU"
 
     @property
     def total(self) -> int:
         """Peak bytes: while a model is made, or with the whole context in the cache."""
-        return self.process + self.adapters + _peak(self.target, self.draft)
+        return self.beside + _peak(self.target, self.draft)
+
+    @property
+    def beside(self) -> int:
+        """Bytes of all but target and draft."""
+        return self.process + self.adapters + self.pictures
 
     @property
     def prefix_cache(self) -> int:
@@ -85,13 +92,13 @@ class MemoryPlan:
         models = [self.target, *([self.draft] if self.draft else [])]
         weights, cache = sum(m.weights for m in models), sum(m.cache for m in models)
         if self.starts_higher:
-            beside = self.total - self.process - self.adapters - weights
-            rest = f"{beside / _GB:.2f} beside them while they are laid out"
+            start = self.total - self.beside - weights
+            rest = f"{start / _GB:.2f} beside them while they are laid out"
         else:
-            working = self.total - self.adapters - weights - cache
+            working = self.total - self.adapters - self.pictures - weights - cache
             rest = f"KV cache in {self.cache_precision} {cache / _GB:.2f}, working memory {working / _GB:.2f}"
-        if self.adapters:
-            rest = f"adapters {self.adapters / _GB:.2f}, {rest}"
+        for name, size in (("adapters", self.adapters), ("pictures", self.pictures)):
+            rest = f"{name} {size / _GB:.2f}, {rest}" if size else rest
         where = "" if is_cpu(self.device) else f" on {self.device}"
         raise ValueError(
             f"a context of {self.context} tokens needs {self.total / _GB:.2f} GB (weights "
@@ -115,7 +122,7 @@ class MemoryPlan:
             return f"ask for --max-context {self.largest_context} at most{lower}"
         if self.adapters and self.total - self.adapters <= self.available:
             return "give fewer adapters, or some of lower rank"
-        if self.draft and self.process + self.adapters + _peak(self.target, None) <= self.available:
+        if self.draft and self.beside + _peak(self.target, None) <= self.available:
             return "leave the draft model out (--draft-model none)"
         return "export with fewer bytes a weight (--weight-format int8 or int4), or take a smaller model"
 
@@ -150,6 +157,7 @@ def plan_memory(
     backends: Backends | None = None,
     draft_backends: Backends | None = None,
     adapters: int = 0,
+    pictures: int = 0,
 ) -> MemoryPlan:
     """Plan for a context, from the files of the folders only.
 
@@ -161,6 +169,7 @@ def plan_memory(
         available: bytes that may be taken; `None` asks the machine.
         backends, draft_backends: what computes them; `None`: the defaults.
         adapters: bytes of LoRA adapters, which are in memory already.
+        pictures: bytes for reading pictures.
 
     Raises:
         ValueError: a context that is no positive number, or beyond the model's positions, a precision of
@@ -179,7 +188,7 @@ def plan_memory(
         return models.plans(context, min(context, max_num_batched_tokens))
 
     def total(blocks: int) -> int:
-        return adapters + _total(plans(blocks * BLOCK_SIZE))
+        return adapters + pictures + _total(plans(blocks * BLOCK_SIZE))
 
     target, *drafts = plans(context)
     return MemoryPlan(
@@ -190,6 +199,7 @@ def plan_memory(
         available=there,
         largest_context=BLOCK_SIZE * bisect_right(range(1, context // BLOCK_SIZE + 1), there, key=total),
         adapters=adapters,
+        pictures=pictures,
         device=models.device,
     )
 
@@ -205,6 +215,7 @@ def cache_room(
     backends: Backends | None = None,
     draft_backends: Backends | None = None,
     adapters: int = 0,
+    pictures: int = 0,
 ) -> int:
     """Bytes of the target's keys and values for which memory suffices while requests run together.
 
@@ -214,7 +225,8 @@ def cache_room(
         max_num_seqs: requests that run at a time.
         max_model_len: tokens that each may have; more than all of them have is no use.
         available: bytes that may be taken.
-        draft, max_num_batched_tokens, backends, draft_backends, adapters: as of `plan_memory`.
+        draft, max_num_batched_tokens, backends, draft_backends, adapters, pictures: as of
+            `plan_memory`.
 
     Raises:
         ValueError: nothing is left beside the models and such a pass.
@@ -224,10 +236,10 @@ def cache_room(
     rows = max(max_num_batched_tokens, sampled)
 
     def total(blocks: int) -> int:
-        return adapters + _total(models.plans(blocks * BLOCK_SIZE, rows, sampled))
+        return adapters + pictures + _total(models.plans(blocks * BLOCK_SIZE, rows, sampled))
 
     if total(1) > available:
-        loaded = "models, adapters" if adapters else "models"
+        loaded = "models" + ", adapters" * bool(adapters) + ", pictures" * bool(pictures)
         raise ValueError(
             f"--max-num-seqs {max_num_seqs}: {loaded} and a pass of {max_num_seqs} drafts of "
             f"{MAX_NUM_ASSISTANT_TOKENS} tokens need {total(1) / _GB:.2f} GB, {available / _GB:.2f} GB are "

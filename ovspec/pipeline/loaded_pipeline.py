@@ -9,7 +9,7 @@ from collections.abc import Sequence as SequenceOf
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import openvino_genai
 from openvino_genai import GenerationConfig
@@ -53,6 +53,9 @@ class LoadedPipeline(Outline):
     Args:
         as of `LLMPipeline`.
     """
+
+    # Memory for reading pictures.
+    _picture_bytes: ClassVar[int] = 0
 
     @refuses_as_genai
     def __init__(
@@ -102,7 +105,7 @@ class LoadedPipeline(Outline):
             check_tokenizer(self._info.folder)
         # OpenVINO compiles without Python, which the tokenizer takes for a tenth of a second.
         beside = Beside(lambda: given.tokenizer or read_tokenizer(self._info.folder))
-        self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit)
+        self._plan = target.plan_memory(max_context, chunk, assistant, memory_limit, self._picture_bytes)
         self._room = partial(target.cache_room, self._plan, max_num_batched_tokens=chunk, assistant=assistant)
         self._target = target.load(compiling=beside.begin)
         content, tokenizer = special_tokens_in_content, beside.result()

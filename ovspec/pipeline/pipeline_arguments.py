@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ _HONOURED = (
     "dynamic_split_fuse",
 )
 _GIB = 2**30
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -177,9 +179,19 @@ class PipelineArguments:
 def _take_genai_properties(properties: dict[str, Any]) -> None:
     """Honour or refuse what openvino_genai's pipelines take and no device knows."""
     attention = properties.pop("ATTENTION_BACKEND", "PA")
-    if attention != "PA":
+    if attention not in ("PA", "SDPA"):
         raise InvalidValueError(
-            f"ATTENTION_BACKEND={attention!r}: only paged attention is run; give 'PA', or leave it out"
+            f"ATTENTION_BACKEND={attention!r}: expected 'PA', or 'SDPA', which runs as 'PA' here"
+        )
+    if attention == "SDPA":
+        _LOG.warning(
+            "ovspec: ATTENTION_BACKEND='SDPA': attention is paged all the same, which ovspec's pipelines "
+            "need; leave it out"
+        )
+    if properties.pop("enable_save_ov_model", False):
+        raise InvalidValueError(
+            "enable_save_ov_model=True: IR of a GGUF file lies in ovspec's cache, none is written beside it; "
+            "leave it out, and write a folder with: ovspec export -m FILE DIR"
         )
     # IR with our own operations gets them loaded in any case.
     for library in properties.pop("extensions", ()):

@@ -19,9 +19,9 @@ from ovspec.generation.streamer import Streamer
 from ovspec.pipeline.generation_call import GenerationCall, PromptProgress
 from ovspec.pipeline.loaded_pipeline import LoadedPipeline
 from ovspec.pipeline.models.given_model import given_model
-from ovspec.vision.picture_prompts import PicturePrompt, PicturePrompts
+from ovspec.vision.picture_prompts import KEPT_BYTES, PicturePrompt, PicturePrompts
 from ovspec.vision.pictures import Pixels, pictures_of
-from ovspec.vision.vision_model import Encoded, part_of
+from ovspec.vision.vision_model import READ_BYTES, Encoded, part_of
 from ovspec.vision.vision_of import read_vision, vision_kind
 from ovspec_models import ModelInfo
 
@@ -44,6 +44,8 @@ class VLMPipeline(LoadedPipeline):
         InvalidValueError: a folder, model, draft or setting that can't be served; the message says why.
         RuntimeError: the native library does not fit the OpenVINO at hand.
     """
+
+    _picture_bytes = KEPT_BYTES + READ_BYTES
 
     @refuses_as_genai
     def __init__(

@@ -21,8 +21,8 @@ from ovspec.vision.pictures import Pixels
 from ovspec.vision.vision_model import Encoded, VisionModel
 
 _UNIVERSAL = re.compile(r"<ov_genai_image_(\d{1,6})>\n?")
-# Rows of pictures that are kept for later turns of chats.
-_KEPT_BYTES = 1 << 28
+#: Rows of pictures that are kept for later turns of chats.
+KEPT_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class PicturePrompts:
             found = self._kept.get(key) or self._vision.encode(picture)
             self._kept[key] = found
             self._kept.move_to_end(key)
-            while len(self._kept) > 1 and sum(one.nbytes for one in self._kept.values()) > _KEPT_BYTES:
+            while len(self._kept) > 1 and sum(one.nbytes for one in self._kept.values()) > KEPT_BYTES:
                 self._kept.popitem(last=False)
         return found
 

@@ -21,6 +21,9 @@ from ovspec.vision.pictures import Pixels
 from ovspec.vision.preprocessor import Preprocessor
 
 Config = Mapping[str, Any]
+#: What is planned for reading a picture, one at a time: of 4,096 patches two masks and scores of a head, and
+#: activations. A larger one is read where memory is free.
+READ_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tiers import by_tier
 
 from ovspec.cache.cache import CachedSequence
 from ovspec.engine.llm_engine import LLMEngine
-from ovspec.engine.requests.request import Request, RequestOutput
+from ovspec.engine.requests.request import Request, RequestOutput, TokenLogprobs
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
@@ -184,6 +185,24 @@ def test_log_probabilities_are_those_of_the_model() -> None:
         assert all(len(one.top) == 2 for one in beam.logprobs)
         assert beam.score == pytest.approx(sum(want) / 10, abs=1e-3)
     assert found.logprobs == found.beams[0].logprobs
+
+
+def test_log_probabilities_of_beams_that_are_gone_are_not_kept() -> None:
+    def alive() -> int:
+        gc.collect()
+        return sum(isinstance(one, TokenLogprobs) for one in gc.get_objects())
+
+    asked, before, engine = request(1, max_new_tokens=60), alive(), engine_of(None, prefix_cache_bytes=0)
+    asked.logprobs = 1
+    engine.add_request(asked)
+    most = 0
+    while engine.has_unfinished_requests:
+        most = max(most, alive() - before)
+        outputs = engine.step()
+    (found,) = outputs
+    assert [len(beam.logprobs) for beam in found.beams] == 3 * [60]
+    answered = {id(one) for beam in found.beams for one in beam.logprobs}
+    assert 60 < most < 2 * len(answered) < 4 * 60
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 7])

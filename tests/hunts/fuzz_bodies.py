@@ -212,6 +212,8 @@ class Bodies:
         """A body with its path, and whether it is computed."""
         path = chance.choice((*PATHS, *_GENERATING, *_GENERATING, *_GENERATING))
         value: Any = body_of(path, chance)
+        while is_larger(value, _MOST_BYTES):
+            value = body_of(path, chance)
         data = dumps(value, chance)
         for _ in range(chance.choice((0, 0, 0, 0, 0, 1, 1, 3))):
             value = change(value, chance)

@@ -107,6 +107,23 @@ def test_adapters_take_what_the_context_could_have(info: ModelInfo, demo_ir: Pat
     assert plan(info, adapters=10**12).available > before + 10**12 - 2**30
 
 
+def test_pictures_take_what_the_context_and_other_requests_could_have(info: ModelInfo, demo_ir: Path) -> None:
+    room, held = plan(info, available=0).total, 5_000_000
+    with_some = plan(info, available=room, pictures=held)
+    assert with_some.total == room + held
+    with pytest.raises(ValueError, match=r"pictures 0\.01, KV cache .* --max-context \d+ at most"):
+        with_some.check()
+    draft = ModelInfo.read(demo_ir / "draft")
+    alone = plan(info, 32, available=0, pictures=held).total
+    with pytest.raises(ValueError, match="--draft-model none"):
+        plan(info, 32, draft=draft, available=alone, pictures=held).check()
+    available = 400_000_000
+    rooms = [cache_room(info, 4, 2**20, available, pictures=size) for size in (0, 50_000_000, 100_000_000)]
+    assert rooms[0] > rooms[1] > rooms[2]
+    with pytest.raises(ValueError, match="models, pictures and a pass of 4 drafts"):
+        cache_room(info, 4, 2**20, available, pictures=available)
+
+
 def test_ended_requests_keep_a_part_of_what_the_context_leaves(info: ModelInfo) -> None:
     needed = plan(info, available=0).total
     assert plan(info, available=needed + 80_000_000).prefix_cache == 10_000_000

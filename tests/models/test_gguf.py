@@ -100,6 +100,19 @@ def test_pipeline_writes_what_genai_writes(family: str, kind: str, tmp_path: Pat
     assert pipeline.generate([prompt], max_new_tokens=24, apply_chat_template=False).texts == expected.texts
 
 
+def test_no_ir_is_written_beside_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    file = GgufModel().write(folder / "tiny.gguf")
+    with pytest.raises(RuntimeError, match=r"enable_save_ov_model=True: .* export -m FILE") as caught:
+        LLMPipeline(file, "CPU", {"enable_save_ov_model": True})
+    assert "\n" not in str(caught.value)
+    options = {"max_new_tokens": 4, "apply_chat_template": False}
+    plain = LLMPipeline(file, "CPU", **F32).generate("the", **options)
+    assert LLMPipeline(file, "CPU", enable_save_ov_model=False, **F32).generate("the", **options) == plain
+    assert list(folder.iterdir()) == [file]
+
+
 def test_file_is_read_once(tmp_path: Path, cache: Path) -> None:
     file = GgufModel().write(tmp_path / "tiny.gguf")
     command = ("generate", "-m", file, "-p", "the", "--max-new-tokens", "4", "--ignore-eos")

@@ -14,6 +14,7 @@ import pytest
 from openvino_genai import ChatHistory
 from pictures.reference import Reference, on_white, pixels
 from settings import F32, F32_CACHE
+from tiers import by_tier
 from tiny_pictures import PICTURES, TINY_VISUAL, shapes
 
 import ovspec
@@ -22,7 +23,7 @@ NEW_TOKENS = 24
 QUESTION = "What is there, what is there, and what is there?"
 
 
-@pytest.fixture(scope="module", params=list(TINY_VISUAL))
+@pytest.fixture(scope="module", params=by_tier(TINY_VISUAL, ["Qwen2.5-VL"]))
 def folder(request: pytest.FixtureRequest, visual_family: Callable[[str], Path]) -> Path:
     return visual_family(request.param)
 
@@ -135,7 +136,11 @@ def test_a_draft_model_reads_the_text_only(make: Callable[..., ovspec.VLMPipelin
 def test_pictures_count_in_the_memory_plan(make: Callable[..., ovspec.VLMPipeline], folder: Path) -> None:
     text = ovspec.LLMPipeline(folder, "CPU", drafter="none", **F32)
     parts = sum(file.stat().st_size for file in folder.glob("openvino_vision*.bin"))
-    assert make().memory_plan.total - text.memory_plan.total > 0.9 * parts
+    plan = make().memory_plan
+    assert plan.pictures == 2**29 and text.memory_plan.pictures == 0
+    assert plan.total - text.memory_plan.total > 0.9 * parts + plan.pictures
+    with pytest.raises(ValueError, match=r"needs .* \(weights .*, pictures 0\.54, "):
+        ovspec.VLMPipeline(folder, "CPU", memory_limit=plan.total - plan.pictures, **F32)
 
 
 def test_openvino_genai_answers_alike(make: Callable[..., ovspec.VLMPipeline], folder: Path) -> None:

@@ -59,8 +59,9 @@ TABLE: dict[str, tuple[str, str]] = {
         "path, `[tokenizer,] device, config`, properties; `draft_model`, `prompt_lookup`; `cache_size`, "
         "`max_num_batched_tokens`, `max_num_seqs`, `enable_prefix_caching` and `dynamic_split_fuse` of a "
         "`SchedulerConfig`",
-        "draft models come from `ovspec.draft_model`; refused: a model as text and tensor, "
-        "other scheduler settings, `ATTENTION_BACKEND` other than `PA`, `extensions` other than ovspec's",
+        "draft models come from `ovspec.draft_model`; `ATTENTION_BACKEND` `SDPA` runs as `PA`, with a "
+        "warning; refused: a model as text and tensor, other scheduler settings, `extensions` other than "
+        "ovspec's, `enable_save_ov_model`",
     ),
     "`generate`, `__call__`": (
         "text, texts, `ChatHistory`, `TokenizedInputs`, tensor of ids; configuration, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,17 @@ def test_properties_of_openvino_genai(demo_ir: Path, genai: openvino_genai.LLMPi
     own = {"ATTENTION_BACKEND": "PA", "extensions": [ovspec.extension_path()]}
     pipeline = ovspec.LLMPipeline(demo_ir, "CPU", **own, **F32)
     assert pipeline.generate(PROMPT, **TWELVE) == genai.generate(PROMPT, **TWELVE)
+
+
+def test_the_other_attention_backend_is_taken_with_a_warning(
+    demo_ir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Code that asks openvino_genai for SDPA runs and writes the same text, and is told what runs."""
+    stateful = openvino_genai.LLMPipeline(demo_ir, "CPU", ATTENTION_BACKEND="SDPA", **F32)
+    with caplog.at_level(logging.WARNING):
+        pipeline = ovspec.LLMPipeline(demo_ir, "CPU", ATTENTION_BACKEND="SDPA", **F32)
+    assert "ATTENTION_BACKEND='SDPA': attention is paged all the same" in caplog.text
+    assert pipeline.generate(PROMPT, **TWELVE) == stateful.generate(PROMPT, **TWELVE)
 
 
 def test_a_model_without_a_type(demo_ir: Path, tmp_path: Path, genai: openvino_genai.LLMPipeline) -> None:

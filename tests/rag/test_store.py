@@ -7,7 +7,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -127,28 +128,36 @@ def test_a_killed_run_goes_on(tmp_path: Path, embedder_ir: Path) -> None:
     folder, path = write_texts(tmp_path / "many", texts), tmp_path / "store"
     words = [sys.executable, "-m", "ovspec", "rag", "index", "--store", path, folder]
     options = ["--embedding-model", embedder_ir, "--chunk-size", "200", "--chunk-overlap", "40"]
-    kills = 0
-    for wait in (0.05, 0.2):
+    for _ in range(2):
+        before = num_documents(path)
         process = subprocess.Popen([*map(str, [*words, *options])])
-        while process.poll() is None and not num_documents(path) > kills * 20:
-            time.sleep(0.01)
-        time.sleep(wait)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        process.wait()
-    assert kills and 0 < num_documents(path) < len(texts)
+        while process.poll() is None:
+            with reading(path) as documents:  # no batch is written meanwhile, so the run can't end here
+                if before < documents:
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+        assert process.returncode == -signal.SIGKILL
+    assert 0 < num_documents(path) < len(texts)
     index(path, [folder])
     index(tmp_path / "whole", [folder], IndexChoices(embedder_ir, None, 200, 40))
     assert contents(path) == contents(tmp_path / "whole")
 
 
 def num_documents(path: Path) -> int:
-    try:
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
-            return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
-    except sqlite3.Error:
-        return 0
+    with reading(path) as documents:
+        return documents
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[int]:
+    """Documents of the store, which stays as it is meanwhile; 0 where it can't be read."""
+    with ExitStack() as stack:
+        documents = 0
+        with suppress(sqlite3.Error):
+            connection = stack.enter_context(closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True)))
+            connection.execute("BEGIN")
+            documents = int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+        yield documents
 
 
 def test_damage_is_refused_in_a_line(tmp_path: Path, documents: Path, embedder_ir: Path) -> None:

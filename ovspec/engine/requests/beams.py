@@ -7,6 +7,7 @@ writes to a shared block first copies it.
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,23 @@ from ovspec.errors import InvalidValueError
 from ovspec.generation.detokenizer import IncrementalDetokenizer
 from ovspec.generation.sequence import Sequence
 from ovspec.sampling.beam_search import BeamParams, BeamSearch, Hypothesis, log_softmax
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """The log probabilities of a hypothesis: of its last token, and those of its parent."""
+
+    last: TokenLogprobs
+    before: _Noted | None
+
+    @property
+    def all(self) -> list[TokenLogprobs]:
+        """One for each token."""
+        found, at = [self.last], self.before
+        while at is not None:
+            found.append(at.last)
+            at = at.before
+        return found[::-1]
 
 
 class Beams:
@@ -39,7 +57,7 @@ class Beams:
         self._params, self._request, self._prompt, self._blocks = params, request, prompt, blocks
         self.sequences: list[Sequence] = []
         self._texts = [request.detokenizer]
-        self._logprobs = dict[Hypothesis, TokenLogprobs]()
+        self._noted = dict[Hypothesis, _Noted]()  # of hypotheses that go on, or have ended
         self._search = self._start()
 
     def _start(self) -> BeamSearch:
@@ -55,7 +73,7 @@ class Beams:
         """Give all blocks back: the search begins anew behind its prompt, with the same end."""
         self._release(self.sequences)
         self.sequences, self._texts = [], [self._request.detokenizer]
-        self._logprobs.clear()
+        self._noted.clear()
         self._search = self._start()
 
     def go_on(self) -> None:
@@ -114,15 +132,18 @@ class Beams:
     def _note(
         self, search: BeamSearch, before: SequenceOf[Hypothesis], logits: SequenceOf[NDArray[np.float32]]
     ) -> None:
-        """Keep the log probabilities of the tokens that are new in a search, if the request asks for any."""
+        """Keep the log probabilities of what is in a search, and of nothing else, if the request asks."""
         top = self._request.logprobs
         if top is None:
             return
-        of_parents = dict(zip(before, logits, strict=True))
-        for hypothesis in (*search.live, *(one.hypothesis for one in search.ended)):
-            row = of_parents.get(hypothesis.parent) if hypothesis.parent is not None else None
-            if row is not None and hypothesis not in self._logprobs:
-                self._logprobs[hypothesis] = token_logprobs(row, hypothesis.token, top)
+        rows, noted = dict(zip(before, logits, strict=True)), dict[Hypothesis, _Noted]()
+        for one in (*search.live, *(ended.hypothesis for ended in search.ended)):
+            if found := self._noted.get(one):
+                noted[one] = found
+            elif one.parent is not None:
+                last = token_logprobs(rows[one.parent], one.token, top)
+                noted[one] = _Noted(last, self._noted.get(one.parent))
+        self._noted = noted
 
     def _answers(self) -> list[RequestOutput]:
         """The best that has ended, as many as were asked for."""
@@ -134,7 +155,7 @@ class Beams:
                 self._request.request_id,
                 [step.token for step in path],
                 ["target"] * len(path),
-                [self._logprobs[step] for step in path] if self._logprobs else [],
+                self._noted[one.hypothesis].all if self._noted else [],
                 reason,
                 score=one.score,
             )

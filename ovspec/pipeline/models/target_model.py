@@ -101,6 +101,7 @@ class TargetChoices:
         max_num_batched_tokens: int,
         assistant: AssistantChoices | HeadChoices | None,
         limit: float | None = None,
+        pictures: int = 0,
     ) -> MemoryPlan:
         """Plan for a pipeline of this target, with or without a draft model, that fits.
 
@@ -108,6 +109,7 @@ class TargetChoices:
             max_context: tokens that it is asked to hold; `None`: any few, and so the models alone.
             max_num_batched_tokens: rows of a pass at most.
             limit: bytes that it may take; `None`: what the machine has, infinity: whatever it takes.
+            pictures: bytes for reading pictures.
 
         Raises:
             ValueError: it does not fit, or as `ovspec.memory.memory_plan.plan_memory`.
@@ -126,6 +128,7 @@ class TargetChoices:
             backends=self.backends,
             draft_backends=together.backends if together else None,
             adapters=sum(adapter.nbytes for adapter in self.adapters),
+            pictures=pictures,
         )
         if limit != math.inf:
             plan.check()
@@ -158,6 +161,7 @@ class TargetChoices:
             backends=self.backends,
             draft_backends=together.backends if together else None,
             adapters=plan.adapters,
+            pictures=plan.pictures,
         )
 
     def load(self, compiling: Callable[[], None] | None = None) -> ModelRunner:

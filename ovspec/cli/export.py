@@ -33,7 +33,7 @@ _OF_HEADS = {"int4": "int8", "bf16": "fp16"}
 @click.option(
     "--eagle3", help="Folder of an EAGLE-3 head's checkpoint, exported to OUT/draft in place of a model."
 )
-@click.option("--dflash", help="The same for a DFlash head.")
+@click.option("--dflash", help="The same for a DFlash head, also DSpark, DFlash2 or XPress.")
 @click.option(
     "--mtp",
     help="The same for the MTP module in the target's checkpoint, or in a folder of optimum-intel 2.2.",

@@ -13,11 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.devices.devices import openvino_core
-from ovspec.drafters.cached_head import CachedHead
+from ovspec.drafters.corrected_drafts import CorrectedDrafts
 from ovspec.drafters.drafter import Proposal
-from ovspec.drafters.head_fit import check_size, check_states, read_head, share_with_target
+from ovspec.drafters.head_fit import (
+    check_mask_token,
+    check_size,
+    check_states,
+    read_head,
+    share_with_target,
+)
 from ovspec.drafters.joined_states import JoinedStates
-from ovspec.drafters.parallel_draft import parallel_draft
+from ovspec.drafters.parallel_draft import BlockLogits
+from ovspec.drafters.parallel_head import ParallelHead
 from ovspec.drafters.target_ids import TargetIds
 from ovspec.generation.sequence import Sequence
 from ovspec.graphs.compile import read_model
@@ -48,15 +55,13 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
         )
     assert info.block is not None
     size, mask_token = info.block
-    if mask_token >= target.vocab_size:
-        raise ValueError(
-            f"'{info.folder}' is a head for another target: its mask_token_id is {mask_token}, the target's "
-            f"tokens are 0 to {target.vocab_size - 1}"
-        )
+    check_mask_token(info, target)
     # With the exports of all heads; a pipeline without this head starts sooner.
-    from ovspec_models.heads import open_dflash
+    from ovspec_models.heads import open_correction, open_dflash
 
-    parts = split_head(open_dflash(read_head(info), info.folder))
+    model = open_dflash(read_head(info), info.folder)
+    correction = open_correction(model, info.config)
+    parts = split_head(model)
     check_states(info, parts, target, len(info.boundaries or ()))
     if parts.offsets is None:
         share_with_target(info, parts, target)
@@ -68,8 +73,13 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     runner = ModelRunner(parts.head, backends=backends)
     join = JoinedStates(parts, backends)
     positions = ModelInfo.read(info.folder).max_position_embeddings
-    block = Block(size, mask_token, info.samples_anchor)
-    return DFlashDrafter(runner, join, ids, block, prefill_chunk, positions)
+    block = Block(size, mask_token, info.samples_anchor, correction is not None and correction.whole)
+    corrected: CorrectedDrafts | None = None
+    if correction:
+        corrected = CorrectedDrafts(
+            correction.given, correction.step, correction.state, correction.leads, backends, ids
+        )
+    return DFlashDrafter(runner, join, ids, block, prefill_chunk, positions, corrected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +91,13 @@ class Block:
         mask_token: id that stands for a token to come.
         samples_anchor: whether each token gives the one behind it, the first of the block too; else each mask
             token gives the one that it stands for.
+        whole: whether a pass computes all of them, whatever is drafted.
     """
 
     size: int
     mask_token: int
     samples_anchor: bool = False
+    whole: bool = False
 
     @property
     def drafted(self) -> int:
@@ -94,22 +106,22 @@ class Block:
 
     def tokens(self, last: int, drafted: int) -> NDArray[np.int64]:
         """Those of a block behind the last token of a text that drafts so many."""
-        found = np.full(drafted if self.samples_anchor else drafted + 1, self.mask_token, np.int64)
+        count = self.size if self.whole else self.size - self.drafted + drafted
+        found = np.full(count, self.mask_token, np.int64)
         found[0] = last
         return found
 
 
-class DFlashDrafter(CachedHead):
-    """Drafts chains and trees with a head, for several sequences at once.
+class DFlashDrafter(ParallelHead):
+    """Drafts blocks, whose tokens see each other.
 
     Args:
-        runner, join, prefill_chunk, positions: as of `CachedHead`.
-        ids: the target's, of its tokens.
         block: that it drafts.
+        corrected: drafts from the logits of a block, where a correction follows them.
+        others: as of `ParallelHead`.
     """
 
     shift, block = 0, 0
-    why_no_trees = ""
 
     def __init__(
         self,
@@ -119,39 +131,29 @@ class DFlashDrafter(CachedHead):
         block: Block,
         prefill_chunk: int,
         positions: int | None = None,
+        corrected: CorrectedDrafts | None = None,
     ) -> None:
-        super().__init__("dflash", runner, join, prefill_chunk, positions)
-        self._ids, self._drafts = ids, block
+        super().__init__("dflash", runner, join, ids, block.drafted, prefill_chunk, positions)
+        self._block, self._corrected = block, corrected
 
-    def _draft(self, sequences: SequenceOf[Sequence], counts: SequenceOf[int]) -> dict[int, Proposal]:
-        """In one pass for all sequences."""
-        lengths = self._drafting(sequences, [min(count, self._drafts.drafted) for count in counts])
-        proposals: dict[int, Proposal] = {}
-        if not lengths:
-            return proposals
-        try:
-            result = self.runner.forward([self._block(sequences[i], length) for i, length in lengths.items()])
-            self.last_duration = result.duration
-            self._pass_by(sequences, lengths)
-            logits, begin = self._ids.spread(result.logits), 0
-            for index, length in lengths.items():
-                places = logits[begin : begin + length]
-                proposals[index] = parallel_draft(sequences[index], counts[index], places)
-                begin += length
-        finally:
-            self._drop_drafts(sequences, lengths)
-        return proposals
+    def _continue(self, blocks: SequenceOf[BlockLogits]) -> list[Proposal]:
+        if self._corrected is None:
+            return super()._continue(blocks)
+        drafts = self._corrected.draft(blocks)
+        self.last_duration += self._corrected.duration
+        return drafts
 
-    def _block(self, sequence: Sequence, length: int) -> Rows:
+    def _rows(self, sequence: Sequence, length: int) -> Rows:
         """The next entries, and behind them a block that drafts so many tokens."""
         rows = self._entries(sequence, self._known(sequence))
         assert rows.features is not None
-        block = self._drafts.tokens(sequence.tokens[-1], length)
+        block = self._block.tokens(sequence.tokens[-1], length)
         unknown = np.zeros((len(block), *rows.features.shape[1:]), np.float32)
         return replace(
             rows,
             tokens=np.concatenate([rows.tokens, block]),
             features=np.concatenate([rows.features, unknown]),
-            sampled=length,
+            sampled=len(block) - self._block.size + self._block.drafted,
             block=len(block),
+            states=len(block) if self._corrected else 0,
         )

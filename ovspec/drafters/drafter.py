@@ -27,7 +27,8 @@ class Proposal:
         parents: for a tree, the index of each token's parent, -1 for one that follows the context; a parent
             precedes its children. `None` is a chain.
         confidences: the probability that decoding comes to each token, of a tree by the model that drafted
-            it, of a lookup by its match; no parent has less than its children. `None`: not known.
+            it, of a chain by a head that says so, of a lookup by its match; no parent has less than its
+            children. `None`: not known.
         match: of a lookup, how many of the last tokens stood before its tokens elsewhere; else 0.
         dropped: tokens that were cut off before it was verified.
     """
@@ -51,6 +52,7 @@ class Proposal:
         if self.parents is None:
             count = sum(confidence >= least for confidence in self.confidences)
             self.tokens, self.dropped = self.tokens[:count], self.tokens[count:]
+            del self.q[count:]
             return
         self.dropped = [token for node, token in enumerate(self.tokens) if self.confidences[node] < least]
         self._keep([node for node, confidence in enumerate(self.confidences) if confidence >= least])

@@ -1,14 +1,26 @@
-"""`eagle3`: a head of one layer drafts from hidden states of the target (EAGLE-3, arXiv 2503.01840)."""
+"""`eagle3`: a head of one layer drafts from hidden states of the target (EAGLE-3, arXiv 2503.01840).
+
+Token by token, or all of them in one pass where it was trained for that (P-EAGLE).
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
 from ovspec.devices.devices import openvino_core
-from ovspec.drafters.head_fit import check_size, check_states, read_head
+from ovspec.drafters.cached_head import CachedHead
+from ovspec.drafters.head_fit import check_mask_token, check_size, check_states, read_head
 from ovspec.drafters.joined_states import JoinedStates
+from ovspec.drafters.parallel_head import ParallelHead
 from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.drafters.target_ids import TargetIds
+from ovspec.generation.sequence import Sequence
 from ovspec.graphs.compile import read_model
 from ovspec.operations.backends import Backends
+from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_models.folder.head_info import HeadInfo
@@ -29,7 +41,7 @@ def eagle3_boundaries(layers: int) -> tuple[int, ...]:
     return (2, layers // 2, layers - 3)
 
 
-def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> RecurrentHead:
+def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> CachedHead:
     """Compile the head of a folder for a target.
 
     Args:
@@ -54,7 +66,51 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     runner = ModelRunner(parts.head, backends=backends)
     join = JoinedStates(parts, backends)
     positions = own.max_position_embeddings
-    return RecurrentHead("eagle3", runner, join, ids, prefill_chunk, positions)
+    if info.block is None:
+        return RecurrentHead("eagle3", runner, join, ids, prefill_chunk, positions)
+    assert parts.mask is not None
+    check_mask_token(info, target)
+    masked = join(parts.mask[np.newaxis])
+    return PEagleHead(runner, join, ids, info.block, masked, prefill_chunk, positions)
+
+
+class PEagleHead(ParallelHead):
+    """Drafts all tokens in one pass (P-EAGLE).
+
+    Behind the entries of the text stand entries of mask tokens, with a learnt vector in the place of the
+    target's states; each sees those before it, and gives the token behind its own.
+
+    Args:
+        block: tokens of a draft and the one before it, and the mask token.
+        masked: f32 `[1, size]`, features of states that are not known yet.
+        others: as of `ParallelHead`.
+    """
+
+    shift = 1
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        join: JoinedStates,
+        ids: TargetIds,
+        block: tuple[int, int],
+        masked: NDArray[np.float32],
+        prefill_chunk: int,
+        positions: int | None = None,
+    ) -> None:
+        super().__init__("eagle3", runner, join, ids, block[0] - 1, prefill_chunk, positions)
+        self._mask_token, self._masked = block[1], masked
+
+    def _rows(self, sequence: Sequence, length: int) -> Rows:
+        rows = self._entries(sequence, self._known(sequence))
+        assert rows.features is not None
+        masks = np.full(length - 1, self._mask_token, np.int64)
+        return replace(
+            rows,
+            tokens=np.concatenate([rows.tokens, masks]),
+            features=np.concatenate([rows.features, np.repeat(self._masked[np.newaxis], len(masks), 0)]),
+            sampled=length,
+        )
 
 
 def _check_norms(info: HeadInfo, parts: HeadParts) -> None:

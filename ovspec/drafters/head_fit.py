@@ -13,7 +13,7 @@ from ovspec_transforms import HeadParts, share_embedding, share_output
 # Inputs of exported heads; of Hydra's, each head has two of its own, with its number.
 _INPUTS = (
     *("input_ids", "inputs_embeds", "hidden_states", "attention_mask", "position_ids", "beam_idx"),
-    *("block_rows", "given", "tokens"),
+    *("block_rows", "given", "tokens", "correction"),
 )
 # What exporters write into IR: of themselves, and for plugins.
 _FACTS = (
@@ -66,6 +66,20 @@ def check_states(info: HeadInfo, parts: HeadParts, target: ModelInfo, boundaries
         raise ValueError(
             f"'{info.folder}' is a head for another target: it reads {parts.read} numbers of a token, "
             f"the target's {boundaries} boundaries of hidden size {target.hidden_size} give {states}"
+        )
+
+
+def check_mask_token(info: HeadInfo, target: ModelInfo) -> None:
+    """Refuse a head whose mask is no token of the target.
+
+    Raises:
+        ValueError: it says what both are.
+    """
+    assert info.block is not None
+    if (token := info.block[1]) >= target.vocab_size:
+        raise ValueError(
+            f"'{info.folder}' is a head for another target: its mask_token_id is {token}, the target's "
+            f"tokens are 0 to {target.vocab_size - 1}"
         )
 
 

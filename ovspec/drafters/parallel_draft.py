@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,25 @@ from ovspec.drafters.draft_tree import DraftTree
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.drawing import draw
 from ovspec.generation.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLogits:
+    """What a head has computed for the block of a sequence.
+
+    Attributes:
+        sequence: that the block continues.
+        count: largest number of tokens to draft.
+        logits: f32 `[drafted tokens, drafted vocabulary]`.
+        states: f32 `[places, hidden]`, what the output layer reads; `None`: nobody asked for them.
+        drafting: places of the block that draft, its last ones.
+    """
+
+    sequence: Sequence
+    count: int
+    logits: NDArray[np.float32]
+    states: NDArray[np.float32] | None
+    drafting: int
 
 
 def parallel_draft(sequence: Sequence, count: int, places: NDArray[np.float32]) -> Proposal:

@@ -83,4 +83,5 @@ def _attention(sparse: SparseVerify) -> str:
     if sparse.coverage is not None:
         return f"coverage {sparse.coverage:g}"
     L0, rho = sparse.length_rule
-    return f"L0 {L0}, rho {rho:g}"
+    whole = "" if sparse.given(("L0", "rho")) else ", at most half"
+    return f"L0 {L0}, rho {rho:g}{whole}"

@@ -96,9 +96,8 @@ class Parts:
         found = calibrated(alone, self.config)
         if found.given(ATTENTION_FIELDS):
             return found
-        # An amount must be given, or attention would be dense beside limits of experts or channels.
-        L0, rho = found.length_rule
-        return replace(found, L0=L0, rho=rho)
+        # Something of it must be given, or attention would be dense beside limits of experts or channels.
+        return replace(found, sink_blocks=found.selection.sink_blocks)
 
     def _missing(self, name: str) -> str:
         """Why there is no such setting for this model; empty if there is one."""

@@ -144,6 +144,7 @@ def test_a_wrong_path_is_refused(case: Case, tmp_path: Path) -> None:
     assert sorted({*tmp_path.iterdir()} - {*before, *tmp_path.glob("right.*")}) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measured_once")
 def test_a_device_is_written_to_and_not_replaced() -> None:
     """`--json` into a full device and into a pipe."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from drafters.correction_models import FORMS, Convolution
 from drafters.eagle3_models import EPS, HEADS, HIDDEN, KV_HEADS, LAYERS, SIZE, THETA, VOCAB
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -43,23 +45,34 @@ class Reference(nn.Module):
         embedding, output: weights of the target's layers.
         own: whether it drafts every other token only, with an output layer of its own.
         anchor: whether the first token of a block drafts too, and each the one behind it.
+        form: one of `correction_models.FORMS`, if tokens drafted before change the logits.
     """
 
     def __init__(
-        self, embedding: Tensor, output: Tensor, seed: int = 0, own: bool = False, anchor: bool = False
+        self,
+        embedding: Tensor,
+        output: Tensor,
+        seed: int = 0,
+        own: bool = False,
+        anchor: bool = False,
+        form: str = "",
     ) -> None:
         super().__init__()
         self.anchor, self.ids = anchor, torch.arange(0, VOCAB, 2 if own else 1)
         torch.manual_seed(seed)
         self.fc = nn.Linear(len(IDS) * HIDDEN, HIDDEN, bias=False)
         self.hidden_norm = nn.RMSNorm(HIDDEN, EPS)
-        self.layers = nn.ModuleList([Layer() for _ in range(OWN_LAYERS)])
+        self.layers = nn.ModuleList([Layer(form == "dflash2") for _ in range(OWN_LAYERS)])
         self.norm = nn.RMSNorm(HIDDEN, EPS)
         self._shared = embedding, output
         if own:
             self.lm_head = nn.Linear(HIDDEN, len(self.ids), bias=False)
             self.register_buffer("d2t", self.ids - torch.arange(len(self.ids)))
             self.register_buffer("t2d", torch.isin(torch.arange(VOCAB), self.ids))
+        self.correction, self.said = "", dict[str, Any]()
+        if form:
+            self.correction, made, self.said = FORMS[form]
+            self.add_module(self.correction, made(len(self.ids), BLOCK))
 
     def forward(self, inputs_embeds: Tensor, hidden_states: Tensor, position_ids: Tensor) -> Tensor:
         """What the output layer reads for a block.
@@ -75,21 +88,44 @@ class Reference(nn.Module):
             hidden = layer(hidden, context, position_ids)
         return self.norm(hidden)
 
-    def logits(self, tokens: list[int], states: Tensor, count: int) -> Tensor:
-        """Of the next `count` tokens, over those of the head, from the states `[tokens - 1, states]`."""
+    def block(self, tokens: list[int], states: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """What the output layer reads and gives at the places of a block that drafts so many tokens."""
         embedding, output = self._shared
+        if self.correction and self.get_submodule(self.correction).whole:
+            count = BLOCK - 1 + self.anchor
         block = torch.tensor([tokens[-1]] + [MASK] * (count - self.anchor))
         positions = torch.arange(len(states) + len(block))
         hidden = self(embedding[block][None], states[None], positions[None])[0]
-        found: Tensor = hidden[-count:] @ (self.lm_head.weight if hasattr(self, "lm_head") else output).T
-        return found
+        return hidden, hidden @ (self.lm_head.weight if hasattr(self, "lm_head") else output).T
+
+    def logits(
+        self, tokens: list[int], states: Tensor, count: int, drafted: list[int] | None = None
+    ) -> Tensor:
+        """Of the next `count` tokens, over those of the head, from the states `[tokens - 1, states]`.
+
+        Args:
+            drafted: the tokens behind `tokens`, where a correction reads them.
+        """
+        hidden, found = self.block(tokens, states, count)
+        first = 0 if self.anchor else 1
+        if self.correction:
+            module, drafted = self.get_submodule(self.correction), drafted or []
+            before = [tokens[-1], *drafted] if self.anchor else [tokens[-module.leads], tokens[-1], *drafted]
+            before += [MASK] * (len(hidden) - len(before))  # of places behind those that are asked for
+            found = module(torch.tensor(before[: len(hidden)]), hidden, found)
+        return found[first : first + count]
 
     def draft(self, tokens: list[int], states: Tensor, count: int) -> list[int]:
         """The greedy draft after `tokens`."""
+        count, drafted = min(count, BLOCK - 1 + self.anchor), list[int]()
         with torch.no_grad():
-            logits = self.logits(tokens, states, min(count, BLOCK - 1 + self.anchor))
-        found: list[int] = self.ids[logits.argmax(-1)].tolist()
-        return found
+            if not self.correction:
+                found: list[int] = self.ids[self.logits(tokens, states, count).argmax(-1)].tolist()
+                return found
+            for place in range(count):
+                logits = self.logits(tokens, states, count, drafted)[place]
+                drafted.append(int(self.ids[logits.argmax()]))
+        return drafted
 
     def train_on(self, texts: list[tuple[list[int], Tensor]], steps: int) -> None:
         """Learn blocks of texts by heart."""
@@ -100,13 +136,15 @@ class Reference(nn.Module):
             loss = torch.zeros(())
             for begin in torch.randint(len(tokens) - 42, len(tokens) - BLOCK, (4,)).tolist():
                 begin = max(2, begin)
-                logits = self.logits(tokens[:begin], states[: begin - 1], BLOCK - 1)
+                drafted = tokens[begin : begin + BLOCK - 2]
+                logits = self.logits(tokens[:begin], states[: begin - 1], BLOCK - 1, drafted)
                 labels = [places.get(token, -100) for token in tokens[begin : begin + BLOCK - 1]]
                 if any(label >= 0 for label in labels):
                     loss = loss + cross_entropy(logits, torch.tensor(labels))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        self.eval()
 
     def save(self, folder: Path, **config: Any) -> Path:
         """Write a checkpoint as it is published."""
@@ -115,14 +153,16 @@ class Reference(nn.Module):
             {name: w.detach().clone() for name, w in self.state_dict().items()}, folder / "model.safetensors"
         )
         own = {"draft_vocab_size": len(self.ids)} if hasattr(self, "lm_head") else {}
-        anchor = {"sample_from_anchor": True} if self.anchor else {}
-        (folder / "config.json").write_text(json.dumps({**CONFIG, **own, **anchor, **config}))
+        anchor = {"sample_from_anchor": self.anchor} if self.anchor or self.correction else {}
+        (folder / "config.json").write_text(json.dumps({**CONFIG, **own, **anchor, **self.said, **config}))
         return folder
 
 
 class Layer(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, convolves: bool = False) -> None:
         super().__init__()
+        if convolves:
+            self.attention_conv, self.mlp_conv = Convolution(), Convolution()
         self.input_layernorm = nn.RMSNorm(HIDDEN, EPS)
         self.self_attn = nn.ModuleDict(
             {
@@ -145,8 +185,28 @@ class Layer(nn.Module):
 
     def forward(self, hidden: Tensor, context: Tensor, positions: Tensor) -> Tensor:
         """The block's rows see all of the context and all of the block."""
-        part, mlp, block = self.self_attn, self.mlp, hidden.shape[1]
-        normed = self.input_layernorm(hidden)
+        mlp = self.mlp
+
+        def ffn(rows: Tensor) -> Tensor:
+            return mlp["down_proj"](silu(mlp["gate_proj"](rows)) * mlp["up_proj"](rows))
+
+        hidden = hidden + self._convolved(
+            "attention_conv",
+            self.input_layernorm(hidden),
+            lambda rows: self._attention(rows, context, positions),
+        )
+        return hidden + self._convolved("mlp_conv", self.post_attention_layernorm(hidden), ffn)
+
+    def _convolved(self, name: str, rows: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        if not hasattr(self, name):
+            return compute(rows)
+        part = getattr(self, name)
+        before, behind = part.kernels(rows[0])
+        found: Tensor = part(compute(part(rows[0], before)[None])[0], behind)[None]
+        return found
+
+    def _attention(self, normed: Tensor, context: Tensor, positions: Tensor) -> Tensor:
+        part, block = self.self_attn, normed.shape[1]
         both = torch.cat([context, normed], 1)
 
         def heads(x: Tensor) -> Tensor:
@@ -168,6 +228,5 @@ class Layer(nn.Module):
         v = heads(part["v_proj"](both)).transpose(1, 2)
         k, v = (x.repeat_interleave(HEADS // KV_HEADS, 1) for x in (k, v))
         mixed = scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, block, -1)
-        hidden = hidden + part["o_proj"](mixed)
-        inner = self.post_attention_layernorm(hidden)
-        return hidden + mlp["down_proj"](silu(mlp["gate_proj"](inner)) * mlp["up_proj"](inner))
+        found: Tensor = part["o_proj"](mixed)
+        return found

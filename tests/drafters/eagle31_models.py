@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drafters.eagle3_models import EPS, HIDDEN, SIZE, Reference, attended
-from torch.nn.functional import linear, rms_norm, silu
+from drafters.eagle3_models import EPS, HIDDEN, SIZE, VOCAB, Reference, attended
+from torch.nn.functional import cross_entropy, linear, rms_norm, silu
 
 #: What a head may have beside the paper's; each changes every logit, or those behind a drafted token.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -114,3 +114,50 @@ class Reference31(Reference):
 
     def save(self, folder: Path, **config: Any) -> Path:
         return super().save(folder, **{**self.config, **config})
+
+
+class ParallelReference(Reference31):
+    """P-EAGLE: the same layers over masks behind the text give all tokens of a draft at once."""
+
+    mask, depth = VOCAB - 1, 5
+
+    def __init__(self, embedding: torch.Tensor, seed: int = 0, **config: Any) -> None:
+        methods = [{"proposal_type": "greedy", "speculative_tokens": self.depth}]
+        said = {
+            "speculators_model_type": "peagle",
+            "architectures": ["PEagleSpeculator"],
+            "norm_before_residual": False,
+            "mask_token_id": self.mask,
+            "speculators_config": {"algorithm": "peagle", "proposal_methods": methods},
+        }
+        super().__init__(embedding, seed, **{**said, **config})
+        self._add("mask_hidden", (1, 1, 3 * HIDDEN), 1.0)
+
+    def logits(self, tokens: list[int], states: torch.Tensor, count: int) -> torch.Tensor:
+        """Of the next `count` tokens, over those of the head, from the states `[tokens - 1, states]`."""
+        masks = self.weights["mask_hidden"][0].expand(count - 1, -1)
+        following = torch.tensor([*tokens[1:], *[self.mask] * (count - 1)])
+        return self.forward(self.features(torch.cat([states, masks])), following)[1][-count:]
+
+    def draft(self, tokens: list[int], states: torch.Tensor, count: int) -> list[int]:
+        with torch.no_grad():
+            found: list[int] = self.ids[
+                self.logits(tokens, states, min(count, self.depth)).argmax(-1)
+            ].tolist()
+        return found
+
+    def train(self, texts: list[tuple[list[int], torch.Tensor]], steps: int) -> None:
+        """Learn the texts by heart, from a few places of each."""
+        optimizer = torch.optim.Adam(self.weights.values(), 3e-3)
+        places = {int(token): place for place, token in enumerate(self.ids)}
+        for step in range(steps):
+            tokens, states = texts[step % len(texts)]
+            loss = torch.zeros(())
+            for begin in torch.randint(max(2, len(tokens) - 42), len(tokens) - self.depth, (4,)).tolist():
+                labels = [places.get(token, -100) for token in tokens[begin : begin + self.depth]]
+                if any(label >= 0 for label in labels):
+                    logits = self.logits(tokens[:begin], states[: begin - 1], self.depth)
+                    loss = loss + cross_entropy(logits, torch.tensor(labels))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()

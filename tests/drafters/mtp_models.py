@@ -161,3 +161,21 @@ class Reference(nn.Module):
         save_file({**arrays, **(more or {})}, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps({**CONFIGS[self.kind], **config}))
         return folder
+
+
+def save_as_speculators(made: Reference, folder: Path) -> Path:
+    """Write a module with the names and the settings of the package speculators."""
+    names = {"enorm": "token_layernorm", "hnorm": "hidden_layernorm", "eh_proj": "input_proj"}
+    names |= {"norm": "final_layernorm", "layer": ""}
+    arrays = {}
+    for name, weight in made.state_dict().items():
+        part, rest = name.split(".", 1)
+        words = ("mtp_layers.0", names[part], rest)
+        arrays[".".join(word for word in words if word)] = weight.detach().clone()
+    folder.mkdir(parents=True)
+    save_file(arrays, folder / "model.safetensors")
+    layers = {**SIZES, "num_hidden_layers": 1, "model_type": "qwen3", "rope_theta": THETA}
+    said = {"speculators_model_type": "mtp", "architectures": ["MTPDraftModel"]}
+    config = {**said, "num_nextn_predict_layers": 1, "transformer_layer_config": layers}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

@@ -8,25 +8,40 @@ from pathlib import Path
 from typing import Any
 
 import nncf
+import numpy as np
 import openvino as ov
 import pytest
 import torch
 from commands import ovspec as command
+from drafters.correction_models import RANK
 from drafters.dflash_models import BLOCK, BOUNDARIES, CONFIG, IDS, MASK, Reference
 from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB, pair
-from drafters.test_eagle3 import DRAFT, expected_outcomes, outcomes
+from drafters.test_eagle3 import DRAFT, answer, expected_outcomes, outcomes, settings_of, target
 from safetensors.torch import load_file, save_file
 from settings import F32
 from tiers import by_tier
 
 import ovspec
 from ovspec.drafters.dflash import DFlashDrafter
+from ovspec.drafters.drafter import Proposal
+from ovspec.engine.llm_engine import LLMEngine
 from ovspec.pipeline.models.head_model import draft_choices
 from ovspec_models.folder.head_info import head_kind
 from ovspec_models.heads import export_head, open_head
 
-#: What a head may have more: tokens of its own, and a first token of the block that drafts too.
-VARIANTS = {"own": {"own": True}, "anchor": {"anchor": True}, "both": {"own": True, "anchor": True}}
+#: What a head may have more: tokens of its own, a first token of the block that drafts too, a correction.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "own": {"own": True},
+    "anchor": {"anchor": True},
+    "both": {"own": True, "anchor": True},
+    "dspark, vanilla": {"form": "dspark, vanilla", "anchor": True},
+    "dspark, gated": {"form": "dspark, gated"},
+    "dspark, rnn": {"form": "dspark, rnn", "own": True, "anchor": True},
+    "dspark, rnn, masks alone": {"form": "dspark, rnn"},
+    "dflash2": {"form": "dflash2"},
+    "xpress": {"form": "xpress"},
+    "xpress, both": {"form": "xpress", "own": True, "anchor": True},
+}
 
 
 @functools.cache
@@ -71,13 +86,34 @@ def test_acceptance_is_the_references(count: int) -> None:
         assert outcomes(load(folder()), shifted, count) != expected, f"{boundary} shifted goes unnoticed"
 
 
-@pytest.mark.parametrize("name", by_tier(VARIANTS, ["both"]))
-def test_acceptance_is_the_references_with_tokens_of_its_own_or_from_the_anchor(name: str) -> None:
+@pytest.mark.parametrize("name", by_tier(VARIANTS, ["both", "dspark, rnn"]))
+def test_acceptance_is_the_references_whatever_the_head_has_more(name: str) -> None:
     models, count = pair(), BLOCK + 4
     expected = expected_outcomes(
         reference(name).draft, lambda text: models.states(text, BOUNDARIES), count, at_least=0.1
     )
     assert outcomes(head(name), BOUNDARIES, count) == expected
+
+
+def test_a_confidence_head_says_how_likely_tokens_are(tmp_path: Path) -> None:
+    """Of a chain, each token's probability times that of those before it."""
+    checkpoint = reference("dspark, vanilla").save(tmp_path / "dspark", enable_confidence_head=True)
+    arrays = {name: array.clone() for name, array in load_file(checkpoint / "model.safetensors").items()}
+    arrays["confidence_head.proj.weight"] = torch.zeros(1, HIDDEN + RANK)
+    arrays["confidence_head.proj.bias"] = torch.ones(1)
+    save_file(arrays, checkpoint / "model.safetensors")
+    export_head(open_head(checkpoint, "dflash"), pair().info, tmp_path / "draft", "fp32")
+    drafter, found = load(tmp_path / "draft"), list[Proposal]()
+    propose = drafter.propose
+    drafter.propose = lambda *asked: found.extend(proposed := propose(*asked)) or proposed  # type: ignore
+    answer(LLMEngine(target("llama", BOUNDARIES), drafter, "dense", 32), [pair().prompts[0]], settings_of())
+    chains = [proposal for proposal in found if len(proposal.tokens) > 1]
+    likely = 1 / (1 + np.exp(-1.0))
+    for proposal in chains:
+        assert proposal.confidences == pytest.approx(
+            [likely ** (place + 1) for place in range(len(proposal.tokens))], rel=1e-5
+        )
+    assert chains
 
 
 def test_a_head_of_its_own_tokens_that_is_not_whole(tmp_path: Path) -> None:

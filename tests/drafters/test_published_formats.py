@@ -16,7 +16,7 @@ import torch
 from drafters import dflash_models, mtp_models, test_hydra, test_medusa
 from drafters.dflash_models import BOUNDARIES, MASK
 from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB
-from drafters.eagle31_models import Reference31
+from drafters.eagle31_models import ParallelReference, Reference31
 from safetensors.torch import load_file, save_file
 
 from ovspec_models.folder.head_info import FORMAT
@@ -51,6 +51,15 @@ def dflash(**said: Any) -> Save:
 def dflash_of_speculators(**said: Any) -> Save:
     block = {"mask_token_id": MASK, "aux_hidden_state_layer_ids": list(BOUNDARIES)}
     return dflash(**{FORMAT: "dflash", "dflash_config": None, **block, **said})
+
+
+def form(name: str, **said: Any) -> Save:
+    """A form of DFlash that corrects its logits."""
+    return lambda folder: dflash_models.Reference(*_SHARED, form=name).save(folder, **said)
+
+
+def mtp_of_speculators(folder: Path) -> Path:
+    return mtp_models.save_as_speculators(mtp_models.Reference("deepseek", *_SHARED), folder)
 
 
 def mtp(kind: str, more: str = "") -> Save:
@@ -179,12 +188,27 @@ FORMATS = (
         "versions 1 and 2 read the last state alone",
     ),
     Format(
-        "P-EAGLE",
+        "P-EAGLE of `speculators`",
         "",
-        f"`{FORMAT}` `peagle`",
+        "`speculators_model_type` `peagle`",
         "eagle3",
-        of_speculators("peagle"),
-        "all of its tokens come from one pass",
+        lambda folder: ParallelReference(_SHARED[0]).save(folder),
+    ),
+    Format(
+        "P-EAGLE without what stands for unknown states",
+        "",
+        "no weight `mask_hidden`",
+        "eagle3",
+        with_weights(lambda folder: ParallelReference(_SHARED[0]).save(folder), "mask_hidden"),
+        "has no weight mask_hidden",
+    ),
+    Format(
+        "P-EAGLE as an EAGLE-3 head with masks",
+        "",
+        "weight `mask_hidden`",
+        "eagle3",
+        with_weights(eagle3(), mask_hidden=torch.zeros(1, 1, 3 * HIDDEN)),
+        "has the weight mask_hidden, which this kind of head does not read",
     ),
     Format("DFlash of z-lab", "z-lab/Qwen3-8B-DFlash-b16", "`DFlashDraftModel`", "dflash", dflash()),
     Format("DFlash of `speculators`", "", f"`{FORMAT}` `dflash`", "dflash", dflash_of_speculators()),
@@ -211,28 +235,47 @@ FORMATS = (
         lambda folder: dflash_models.Reference(*_SHARED, own=True).save(folder),
     ),
     Format(
-        "DFlash2",
+        "DSpark of `speculators`",
         "",
-        f"`{FORMAT}` `dflash2`",
+        "`speculators_model_type` `dspark`",
         "dflash",
-        of_speculators("dflash2"),
-        "it has convolutions and a selector of candidates",
+        form("dspark, rnn", **{FORMAT: "dspark"}),
     ),
     Format(
-        "DSpark",
+        "DSpark of SpecForge",
         "",
-        f"`{FORMAT}` `dspark`",
+        "`DSparkDraftModel`",
         "dflash",
-        of_speculators("dspark"),
-        "its logits depend on the tokens drafted before",
+        form("dspark, vanilla"),
     ),
     Format(
-        "XPress",
+        "DSpark without a Markov head",
         "",
-        f"`{FORMAT}` `xpress`",
+        "`markov_rank` 0",
         "dflash",
-        of_speculators("xpress"),
-        "a refiner corrects its blocks",
+        form("dspark, vanilla", markov_rank=0),
+        "markov_rank of config.json is 0, expected a positive integer",
+    ),
+    Format(
+        "DFlash2 of `speculators`",
+        "",
+        "`speculators_model_type` `dflash2`",
+        "dflash",
+        form("dflash2", **{FORMAT: "dflash2"}),
+    ),
+    Format(
+        "DFlash2 of z-lab",
+        "",
+        "`DFlash2DraftModel`",
+        "dflash",
+        form("dflash2"),
+    ),
+    Format(
+        "XPress of `speculators`",
+        "",
+        "`speculators_model_type` `xpress`",
+        "dflash",
+        form("xpress", **{FORMAT: "xpress"}),
     ),
     Format(
         "Domino",
@@ -279,10 +322,9 @@ FORMATS = (
     Format(
         "MTP of `speculators`",
         "",
-        f"`{FORMAT}` `mtp`",
+        "`speculators_model_type` `mtp`",
         "mtp",
-        of_speculators("mtp"),
-        "trained on states before its target's last norm",
+        mtp_of_speculators,
     ),
     Format(
         "Medusa",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,17 @@ import torch
 from drafters.dflash_models import BLOCK, MASK, Reference
 from drafters.dflash_models import BOUNDARIES as DFLASH_BOUNDARIES
 from drafters.eagle3_models import DRAFTED, EPS, HEADS, HIDDEN, KV_HEADS, SIZE, THETA, VOCAB
-from drafters.eagle31_models import VARIANTS, Reference31
+from drafters.eagle31_models import VARIANTS, ParallelReference, Reference31
+from openvino import opset15
 from safetensors.torch import load_file
 from settings import F32
 
 from ovspec_models.folder.head_info import boundaries_of
 from ovspec_models.heads import open_head
 from ovspec_models.heads.eagle3 import eagle3_model
+from ovspec_models.heads.mtp import mtp_model
+from ovspec_transforms.heads.gather_logits import lm_head
+from ovspec_transforms.heads.hidden_states import token_embedding
 
 speculators = pytest.importorskip("speculators", reason="needs speculators")
 TOKENS = 24
@@ -177,17 +182,93 @@ def test_dflash(own: bool, anchor: bool, tmp_path: Path) -> None:
     torch.testing.assert_close(got, found[0, 0 if anchor else 1 :], atol=TOLERANCE, rtol=0)
 
 
-#: Kinds whose drafts need what ovspec does not compute, and their classes.
-OTHERS = {"peagle": "PEagle", "mtp": "MTP", "dflash2": "DFlash2", "dspark": "DSpark", "xpress": "XPress"}
+def test_peagle(tmp_path: Path) -> None:
+    """A text's last entry and masks behind it, as they stand in the package's one pass over a text."""
+    package = importlib.import_module("speculators.models.peagle")
+    depth = ParallelReference.depth
+    config = package.PEagleSpeculatorConfig(
+        transformer_layer_config=layers_config("llama", num_hidden_layers=2),
+        draft_vocab_size=DRAFTED,
+        eagle_aux_hidden_state_layer_ids=[2, 3, 4],
+        mask_token_id=MASK,
+        fc_norm=True,
+        speculators_config=about("peagle"),
+    )
+    model, seen = with_weights(package.PEagleDraftModel(config)), list[torch.Tensor]()
+    known = torch.zeros(VOCAB, dtype=torch.bool)
+    known[torch.randperm(VOCAB)[:DRAFTED]] = True
+    model.load_vocab_mappings(known, known.nonzero()[:, 0] - torch.arange(DRAFTED))
+    model.save_pretrained(tmp_path)
+    states, following = torch.randn(TOKENS, 3 * HIDDEN), torch.randint(0, VOCAB, (TOKENS,))
+    # Masks at every place behind every token, so that the rows of one chain are among them.
+    module, anchor = importlib.import_module(type(model).__module__), TOKENS - depth - 2
+    chain = [(place, 0) for place in range(TOKENS)] + [(anchor, step) for step in range(1, depth)]
+    model.lm_head.register_forward_hook(lambda layer, given, found: seen.append(found[0]))
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(
+            module, "generate_cod_sample_indices", lambda **said: tuple(torch.tensor(chain).unbind(1))
+        )
+        patch.setattr(module, "compute_metrics", lambda **said: (torch.zeros(()), {}))
+        model(
+            states[None],
+            following[None],
+            torch.zeros(1, TOKENS, dtype=torch.long),
+            verifier_last_hidden_states=torch.randn(1, TOKENS, HIDDEN),
+        )
+    wanted = torch.cat([seen[0][anchor : anchor + 1], seen[0][TOKENS:]])
+    checkpoint = open_head(tmp_path, "eagle3")
+    masks = checkpoint.array("mask_hidden")[0].repeat(depth - 1, 0)
+    ids = [*following[: anchor + 1].tolist(), *[MASK] * (depth - 1)]
+    got = logits_of(
+        eagle3_model(checkpoint, "fp32"),
+        input_ids=np.array([ids]),
+        hidden_states=np.concatenate([states[: anchor + 1].numpy(), masks])[None],
+        position_ids=np.arange(len(ids))[None],
+    )
+    np.testing.assert_allclose(got[-depth:], wanted.numpy(), atol=TOLERANCE)
+
+    made = ParallelReference(model.embed_tokens.weight.detach(), fc_norm=True, num_hidden_layers=2)
+    made.weights = load_file(tmp_path / "model.safetensors")
+    logits = made.logits([0, *following[: anchor + 1].tolist()], states[: anchor + 1], depth)
+    torch.testing.assert_close(logits, wanted, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-def test_others_are_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
-    made = getattr(speculators, f"{OTHERS[kind]}SpeculatorConfig")
-    config = made(transformer_layer_config=layers_config("qwen3"), speculators_config=about(kind))
-    config.save_pretrained(tmp_path)
-    for asked in ("eagle3", "dflash", "mtp"):
-        with pytest.raises(
-            ValueError, match=rf"^[^\n]*of the kind '{kind}[^\n]*\), which is not known[^\n]*$"
-        ):
-            open_head(tmp_path, asked)
+@pytest.mark.parametrize("kind", ["qwen3", "qwen3_5_text"])
+def test_mtp(kind: str, tmp_path: Path) -> None:
+    """Tokens and states of the package's first step give its logits and states, and so its second step."""
+    package = importlib.import_module("speculators.models.mtp")
+    layers = layers_config(kind, layer_types=["full_attention"])
+    config = package.MTPSpeculatorConfig(transformer_layer_config=layers, speculators_config=about("mtp"))
+    model = with_weights(package.MTPDraftModel(config))
+    model.save_pretrained(tmp_path)
+    steps, passed = 3, list[torch.Tensor]()
+    model.mtp_layers[0].register_forward_hook(lambda layer, given, found: passed.append(found[0]))
+    states, tokens = torch.randn(TOKENS, HIDDEN), torch.randint(0, VOCAB, (TOKENS,))
+    with torch.no_grad():
+        found, *_ = model(tokens[None], states[None])
+    checkpoint, rows = open_head(tmp_path, "mtp"), TOKENS - steps - 1
+    graph = mtp_model(checkpoint, "fp32")
+    for name in ("embed_tokens", "lm_head"):
+        fill(graph, getattr(model, name).weight.detach().numpy(), name)
+    read = states[:rows]
+    for step in range(steps):
+        got = logits_of(
+            graph,
+            input_ids=tokens[None, step + 1 : step + 1 + rows].numpy(),
+            hidden_states=read[None].numpy(),
+            position_ids=np.arange(rows)[None],
+        )
+        np.testing.assert_allclose(got, found[step][0].numpy(), atol=TOLERANCE)
+        read = passed[step]
+
+
+def fill(graph: ov.Model, weight: np.ndarray[Any, Any], name: str) -> None:
+    """Put the target's embedding or output layer into a head's graph."""
+    constant = opset15.constant(weight)
+    if name == "embed_tokens":
+        token_embedding(graph).input(0).replace_source_output(constant.output(0))
+    else:
+        head = lm_head(graph.output("logits").get_node())
+        assert head is not None
+        head.input(1).replace_source_output(constant.output(0))
+    graph.validate_nodes_and_infer_types()

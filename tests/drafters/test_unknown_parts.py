@@ -113,5 +113,13 @@ def test_a_setting(folders: dict[str, Path], name: str, setting: str, tmp_path: 
 
 
 def test_a_kind_that_is_named_like_a_known_one(folders: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds a head of the kind 'dflash2' \(it has convolutions"):
-        open_head(changed(folders["dflash"], tmp_path, architectures=["DFlash2DraftModel"]), "dflash")
+    with pytest.raises(ValueError, match=r"holds a head of the kind 'domino' \(a recurrent layer"):
+        open_head(changed(folders["dflash"], tmp_path, architectures=["DominoDFlashDraftModel"]), "dflash")
+
+
+@pytest.mark.parametrize("kind", ["dflash", "dspark", "xpress", "dflash2"])
+def test_a_form_without_its_own_parts(folders: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    """Nor with a setting of another form."""
+    other = changed(folders["dflash"], tmp_path, markov_rank=4, architectures=[f"{kind}DraftModel"])
+    with pytest.raises(ValueError, match=r"markov|selector_top_k|xpress_rank"):
+        open_head(other, "dflash")

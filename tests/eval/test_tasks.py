@@ -55,6 +55,7 @@ def measured(demo_ir: Path, *arguments: str | Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_figures_of_the_demo_target(demo_ir: Path, suite: Path) -> None:
     amounts = ("--budget", "64", "--ffn-density", "0.3", "--max-new-tokens", "12", "--prefill-coverage", "1")
     report = measured(demo_ir, "--suite", suite, *amounts)

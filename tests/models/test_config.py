@@ -265,3 +265,12 @@ def test_long_values_are_cut(tmp_path: Path, key: str, value: Any) -> None:
     with pytest.raises(ValueError, match="ovspec_config") as caught:
         OvspecConfig.load(tmp_path)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+
+
+def test_a_default_budget_is_at_most_half_of_a_context() -> None:
+    default, given = SparseVerify(), SparseVerify(L0=512)
+    for context in range(1, 5000):
+        tokens = default.budget_tokens(context)
+        assert tokens == (context if context < 1152 else given.budget_tokens(context))
+        assert tokens == context or 2 * tokens <= context
+    assert given.budget_tokens(1000) == 512 + 49

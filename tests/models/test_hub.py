@@ -106,6 +106,7 @@ def test_cut_connections_are_resumed(hub: Hub, fetch: Fetch, pair: dict[str, byt
     assert len(parts) > 2
 
 
+@pytest.mark.slow
 def test_hub_that_stays_away(hub: Hub, fetch: Fetch) -> None:
     hub.cut_after = 4_000
     assert "could not be fetched" in why(fetch(NAME))

@@ -20,6 +20,8 @@ from ovspec.errors import InvalidValueError
 from ovspec.passes.tables import Rows
 from ovspec.passes.visual_pieces import visual_pieces
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(visual_family: Callable[[str], Path]) -> Path:

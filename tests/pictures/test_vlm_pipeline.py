@@ -14,6 +14,7 @@ import pytest
 from openvino_genai import ChatHistory
 from pictures.reference import Reference, on_white, pixels
 from settings import F32, F32_CACHE
+from tiers import by_tier
 from tiny_pictures import PICTURES, TINY_VISUAL, shapes
 
 import ovspec
@@ -22,7 +23,7 @@ NEW_TOKENS = 24
 QUESTION = "What is there, what is there, and what is there?"
 
 
-@pytest.fixture(scope="module", params=list(TINY_VISUAL))
+@pytest.fixture(scope="module", params=by_tier(TINY_VISUAL, ["Qwen2.5-VL"]))
 def folder(request: pytest.FixtureRequest, visual_family: Callable[[str], Path]) -> Path:
     return visual_family(request.param)
 

@@ -154,8 +154,8 @@ def _check_files(folder: Path, argument: str) -> None:
                 pass
         except Exception as error:  # its errors have no class in common
             raise ValueError(
-                f"{argument}: {folder / name} is missing, cut short or damaged ({first_line(error)}); "
-                "get it again"
+                f"{argument}: {folder / cut(name)} is missing, cut short or damaged "
+                f"({cut(first_line(error), 300)}); get it again"
             ) from error
     for path in sorted(folder.glob("pytorch_model*.bin")):
         if not _is_whole_pickle(path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -13,17 +13,11 @@ from ovspec_models.folder.sparse_verify import is_int
 
 #: In the config.json of the package speculators, the kind of a head.
 FORMAT = "speculators_model_type"
-_MTP_OF_SPECULATORS = "mtp of speculators"
 # Kinds that can't be drafted with, and why.
 _UNKNOWN_KINDS = {
-    "peagle": "all of its tokens come from one pass",
     "eagle": "versions 1 and 2 read the last state alone",
-    "dflash2": "it has convolutions and a selector of candidates",
-    "dspark": "its logits depend on the tokens drafted before",
-    "xpress": "a refiner corrects its blocks",
     "domino": "a recurrent layer corrects its blocks",
     "lilicorr": "a lattice corrects its blocks",
-    _MTP_OF_SPECULATORS: "trained on states before its target's last norm, where others read those behind it",
 }
 # Kinds by a name in the architecture of config.json, or in the options that optimum-intel writes into IR; the
 # first that matches counts.
@@ -31,6 +25,10 @@ _KINDS = (
     *("eagle3", "dflash2", "dspark", "xpress", "domino", "lilicorr", "dflash", "medusa", "hydra", "mtp"),
     *("peagle", "eagle"),
 )
+# Forms of a kind that is exported and drafts as that kind does.
+_FORMS = {"dspark": "dflash", "dflash2": "dflash", "xpress": "dflash", "peagle": "eagle3"}
+#: Forms of DFlash with a head that corrects a place's logits by the tokens drafted before it.
+CORRECTED = ("dspark", "dflash2", "xpress")
 #: Kinds whose published config.json has no sizes; they are read from the weights.
 _SIZES_IN_WEIGHTS = ("medusa", "hydra")
 _TAIL_BYTES = 1 << 16
@@ -54,20 +52,29 @@ def head_kind(folder: str | Path) -> str | None:
     path = Path(folder)
     if (path / MTP_IR).is_file():
         return "mtp"
-    config = _config(path)
-    if isinstance(config.get(FORMAT), str):
-        kind = str(config[FORMAT])
-        return _MTP_OF_SPECULATORS if kind == "mtp" else kind
-    architectures = config.get("architectures")
-    said = str(architectures[0]).lower() if isinstance(architectures, list) and architectures else ""
-    # Published Medusa and Hydra heads name no architecture.
-    said += " ".join(kind for kind in _SIZES_IN_WEIGHTS if f"{kind}_num_heads" in config)
-    xml = path / "openvino_model.xml"
+    xml, tail = path / "openvino_model.xml", b""
     if xml.is_file():
         with xml.open("rb") as file:
             file.seek(max(0, xml.stat().st_size - _TAIL_BYTES))
             tail = file.read()
-        said += " ".join(kind for kind in _KINDS if f"<{kind}_mode".encode() in tail)
+    form = form_of(_config(path), tail)
+    return form and _FORMS.get(form, form)
+
+
+def form_of(config: dict[str, Any], tail: bytes = b"") -> str | None:
+    """The kind of a head, or its form where the kind has several, e.g. `dspark` of `dflash`.
+
+    Args:
+        config: its config.json.
+        tail: of its IR, if it has been exported.
+    """
+    if isinstance(config.get(FORMAT), str):
+        return str(config[FORMAT])
+    architectures = config.get("architectures")
+    said = str(architectures[0]).lower() if isinstance(architectures, list) and architectures else ""
+    # Published Medusa and Hydra heads name no architecture.
+    said += " ".join(kind for kind in _SIZES_IN_WEIGHTS if f"{kind}_num_heads" in config)
+    said += " ".join(kind for kind in _KINDS if f"<{kind}_mode".encode() in tail)
     return next((kind for kind in _KINDS if kind in said), None)
 
 
@@ -104,7 +111,9 @@ class HeadInfo:
         block: of a head that drafts blocks, their tokens, the one before the draft counted, and the id that
             stands for a token to come; else `None`.
         samples_anchor: whether each token of a block gives the one behind it.
+        correction: one of `CORRECTED`, if tokens drafted before change its logits; else empty.
         own_output: whether it drafts tokens of its own, and does not share the target's output layer.
+        config: config.json, with the sizes of the layers among its own settings.
     """
 
     folder: Path
@@ -117,7 +126,9 @@ class HeadInfo:
     norms: frozenset[str] = frozenset()
     block: tuple[int, int] | None = None
     samples_anchor: bool = False
+    correction: str = ""
     own_output: bool = False
+    config: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def read(cls, folder: str | Path) -> HeadInfo:
@@ -130,7 +141,7 @@ class HeadInfo:
         kind, config = checkpoint_kind(path), _config(path)
         if kind is None:
             raise ValueError(f"'{path}' holds no head")
-        hidden = config.get("hidden_size")
+        hidden, form = config.get("hidden_size"), form_of(config) or kind
         return cls(
             folder=path,
             kind=kind,
@@ -140,9 +151,11 @@ class HeadInfo:
             vocab_size=_number(path, "vocab_size", config.get("vocab_size"), kind),
             own_embedding=bool(config.get(OWN_EMBEDDING, False)),
             norms=norms_of(config),
-            block=_block(path, config) if kind == "dflash" else None,
-            samples_anchor=config.get("sample_from_anchor") is True,
+            block=_block(path, config, form),
+            samples_anchor=samples_anchor(config),
+            correction=form if form in CORRECTED else "",
             own_output=has_own_tokens(config),
+            config=config,
         )
 
     def check_target(self, hidden_size: int, layers: int, vocab_size: int) -> None:
@@ -167,6 +180,11 @@ class HeadInfo:
 def has_own_tokens(config: dict[str, Any]) -> bool:
     """Whether a head drafts tokens of its own by its config.json, and not those of its target."""
     return config.get("draft_vocab_size") not in (None, config.get("vocab_size"))
+
+
+def samples_anchor(config: dict[str, Any]) -> bool:
+    """Whether each token of a block gives the one behind it by a head's config.json."""
+    return config.get("sample_from_anchor", form_of(config) == "dspark") is True
 
 
 def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
@@ -201,8 +219,42 @@ def _layers(folder: Path, config: dict[str, Any]) -> int:
     return _number(folder, name, config.get(name), "") if config.get(name) else 0
 
 
-def _block(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
-    said = {**config, **_nested(config, _DFLASH)}
+def masks_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
+    """The same of a P-EAGLE head, which says how many tokens it drafts.
+
+    Raises:
+        ValueError: config.json does not say them.
+    """
+    methods = _nested(config, "speculators_config").get("proposal_methods")
+    method = methods[0] if isinstance(methods, list) and methods else None
+    drafted = method.get("speculative_tokens") if isinstance(method, dict) else None
+    token = config.get("mask_token_id")
+    if not is_int(drafted) or not 1 <= drafted < _MOST or not is_int(token) or token < 0:
+        raise ValueError(
+            f"{folder / 'config.json'}: speculative_tokens is {shown(drafted)} and mask_token_id "
+            f"{shown(token)}, expected at least 1 and a token; get the head again"
+        )
+    return drafted + 1, int(token)
+
+
+def _block(folder: Path, config: dict[str, Any], form: str) -> tuple[int, int] | None:
+    if form == "peagle":
+        return masks_of(folder, config)
+    return block_of(folder, config) if _FORMS.get(form, form) == "dflash" else None
+
+
+def block_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json with what its `dflash_config` says among its own settings."""
+    return {**config, **_nested(config, _DFLASH)}
+
+
+def block_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
+    """Tokens of the blocks that a head drafts, the one before the draft counted, and the mask token.
+
+    Raises:
+        ValueError: config.json does not say them.
+    """
+    said = block_settings(config)
     size, token = said.get("block_size"), said.get("mask_token_id")
     if not is_int(size) or size < 2 or not is_int(token) or token < 0:
         raise ValueError(

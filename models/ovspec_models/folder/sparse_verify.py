@@ -47,7 +47,8 @@ class SparseVerify:
     where nothing is given. Lossy: the target's distribution is approximated. Prompts are read as
     `prefill` says. A setting that is `None` takes the calibrated value, or else the default.
 
-    Contexts up to `L0` tokens are read whole; of the rest a share `rho` is read, in blocks of 32 tokens. Each
+    Contexts up to `L0` tokens are read whole; of the rest a share `rho` is read, in blocks of 32 tokens. By
+    default a context of which more than half would be read is read whole: no time is gained there. Each
     layer and KV head reads those that get most of the attention of all rows of the pass, as four mean keys a
     block let it estimate. The first block, the last block of the context and the draft's own blocks are
     always kept. Where that would read as many bytes as dense attention, summaries included, a pass is dense.
@@ -208,7 +209,10 @@ class SparseVerify:
         if self.budget is not None:
             return min(self.budget, context)
         L0, rho = self.length_rule
-        return context if context <= L0 else L0 + math.ceil(rho * (context - L0))
+        if context <= L0:
+            return context
+        tokens = L0 + math.ceil(rho * (context - L0))
+        return context if 2 * tokens > context and not self.given(("L0", "rho")) else tokens
 
     def budget_blocks(self, context: int, block_size: int) -> int:
         """The same in blocks; -1 when it covers the context, which means a dense pass."""

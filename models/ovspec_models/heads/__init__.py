@@ -1,5 +1,7 @@
 """Heads that draft from a target's hidden states: published checkpoints -> OpenVINO IR."""
 
+from ovspec_models.heads.corrections import Correction as Correction
+from ovspec_models.heads.corrections import open_correction as open_correction
 from ovspec_models.heads.export import HEAD_KINDS as HEAD_KINDS
 from ovspec_models.heads.export import add_head as add_head
 from ovspec_models.heads.export import check_settings as check_settings

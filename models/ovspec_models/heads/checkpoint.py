@@ -199,13 +199,19 @@ class HeadCheckpoint:
             )
         return first.shape
 
-    def count(self, key: str, default: int | None = None, most: int = _MOST) -> int:
-        """A number of 1 to `most` in config.json, or the default where it says none.
+    def count(
+        self,
+        key: str,
+        default: int | None = None,
+        most: int = _MOST,
+        config: Mapping[str, Any] | None = None,
+    ) -> int:
+        """A number of 1 to `most` in config.json or what is given of it, or the default where it says none.
 
         Raises:
             ValueError: it is none.
         """
-        value = self.config.get(key)
+        value = (self.config if config is None else config).get(key)
         if value is None and default is not None:
             return default
         if not is_int(value) or not 1 <= value <= most:
@@ -285,6 +291,17 @@ def head_model(
     model = ov.Model([ops.result(output) for output in outputs.values()], list(stores), list(inputs), kind)
     model.set_rt_info("True", [f"{kind}_mode"])
     return model
+
+
+def take_part(model: ov.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ov.Model:
+    """Take a part out of the graph of a head, in place, with those of these ports that there are."""
+    given = [port.get_node() for port in model.inputs if port.get_names() & {*inputs}]
+    results = [result for result in model.get_results() if result.input(0).get_tensor().names & {*outputs}]
+    for result in results:
+        model.remove_result(result)
+    for node in given:
+        model.remove_parameter(node)
+    return ov.Model(results, given, outputs[0])
 
 
 def _arrays(folder: Path, reads: Callable[[str], bool]) -> NotedWeights:

@@ -7,6 +7,8 @@ token; it goes through the layers and sees the context and the whole block.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,14 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_models.folder.head_info import OWN_EMBEDDING, boundaries_of, has_own_tokens
+from ovspec_models.folder.head_info import (
+    OWN_EMBEDDING,
+    block_of,
+    block_settings,
+    boundaries_of,
+    form_of,
+    has_own_tokens,
+)
 from ovspec_models.heads.checkpoint import (
     MOST_LAYERS,
     CheckpointWeights,
@@ -22,19 +31,23 @@ from ovspec_models.heads.checkpoint import (
     head_model,
     is_buffer,
 )
+from ovspec_models.heads.convolutions import Convolutions
+from ovspec_models.heads.correction_form import Sizes
+from ovspec_models.heads.corrections import correction_arrays, correction_graph, correction_settings
 from ovspec_models.heads.draft_vocabulary import check_tables
 from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.attention import attention
-from ovspec_models.synthetic.decoder import add_ffn, embed, kv_states, parameter, shared_inputs, text_inputs
-from ovspec_models.synthetic.layers import i64, i64_scalar, linear, rms_norm
+from ovspec_models.synthetic.decoder import embed, kv_states, parameter, shared_inputs, text_inputs
+from ovspec_models.synthetic.layers import dense_ffn, i64, i64_scalar, linear, rms_norm
 from ovspec_models.synthetic.weights import Weights
 from ovspec_transforms import BLOCK_ROWS
 
 _EMBEDDING, _OUTPUT, _MIXES = "embed_tokens.weight", "lm_head.weight", "self_attn"
 _WHOLE = ("fc.weight", "hidden_norm.weight", "norm.weight")
 _BLOCK = ("block_size", "mask_token_id")
-DFLASH_SETTINGS = HeadSettings(
+_CORRECTION = "correction."
+_SETTINGS = HeadSettings(
     read=(*OF_LAYERS, "num_hidden_layers", "draft_vocab_size", *_BLOCK),
     values={
         **AS_COMPUTED,
@@ -45,21 +58,47 @@ DFLASH_SETTINGS = HeadSettings(
 )
 
 
+def dflash_settings(config: dict[str, Any]) -> HeadSettings:
+    """What of config.json a head follows."""
+    return _SETTINGS.and_those(correction_settings(config))
+
+
 def dflash_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> ov.Model:
     """The graph of a checkpoint, as `dflash_graph`.
 
     Raises:
         ValueError: as `dflash_arrays`.
     """
-    arrays = dflash_arrays(checkpoint)
-    weights = CheckpointWeights(arrays, weight_format == "fp32")
+    arrays, is_f32 = dflash_arrays(checkpoint), weight_format == "fp32"
+    weights = CheckpointWeights(arrays, is_f32)
     states = arrays["fc.weight"].shape[1]
-    return dflash_graph(dflash_shape(checkpoint), weights, states, arrays.get("d2t"))
+    own = {
+        name.removeprefix(_CORRECTION): array
+        for name, array in arrays.items()
+        if name.startswith(_CORRECTION)
+    }
+    correction = correction_graph(checkpoint.config, own, is_f32, _sizes(checkpoint))
+    more = More(arrays.get("d2t"), *correction, _convolutions(checkpoint))
+    return dflash_graph(dflash_shape(checkpoint), weights, states, more)
 
 
-def dflash_graph(
-    shape: ModelShape, weights: Weights, states: int, offsets: NDArray[Any] | None = None
-) -> ov.Model:
+@dataclass(frozen=True, slots=True)
+class More:
+    """What a head has more than the paper's.
+
+    Attributes:
+        offsets: `d2t` of a head with tokens of its own, then an output too.
+        inputs, outputs: of its correction.
+        convolutions: around attention and MLP.
+    """
+
+    offsets: NDArray[Any] | None = None
+    inputs: Sequence[ov.Node] = ()
+    outputs: Mapping[str, ov.Node] = field(default_factory=dict)
+    convolutions: Convolutions | None = None
+
+
+def dflash_graph(shape: ModelShape, weights: Weights, states: int, more: More | None = None) -> ov.Model:
     """The graph of a head.
 
     Inputs ``input_ids``, ``hidden_states`` f32 ``[batch, rows, states]``, ``attention_mask``,
@@ -71,8 +110,9 @@ def dflash_graph(
         shape: of the layers.
         weights: by their names in checkpoints, and the two that stand for the target's.
         states: size of the target's joined states.
-        offsets: `d2t` of a head with tokens of its own, then an output too.
+        more: that the head has.
     """
+    more = more or More()
     inputs, block = text_inputs(), parameter(BLOCK_ROWS, ov.Type.i64, -1)
     given = parameter("hidden_states", ov.Type.f32, -1, -1, states)
     eps, size = shape.rms_norm_eps, shape.hidden_size
@@ -95,15 +135,30 @@ def dflash_graph(
     stores: list[ov.Node] = []
     for layer in range(shape.num_hidden_layers):
         name = f"layers.{layer}"
-        normed = among_all(rms_norm(hidden, weights, f"{name}.input_layernorm.weight", eps))
-        mixed, assigns = attention(normed, shape, weights, f"{name}.{_MIXES}", shared, caches[layer])
-        stores += assigns
-        hidden = add_ffn(ops.add(hidden, of_block(mixed)), shape, weights, name)
+
+        def mix(rows: ov.Node, name: str = name, layer: int = layer) -> ov.Node:
+            mixed, assigns = attention(
+                among_all(rows), shape, weights, f"{name}.{_MIXES}", shared, caches[layer]
+            )
+            stores.extend(assigns)
+            return of_block(mixed)
+
+        def ffn(rows: ov.Node, name: str = name) -> ov.Node:
+            return dense_ffn(rows, weights, f"{name}.mlp")
+
+        for norm, part, compute in (("input", "attention", mix), ("post_attention", "mlp", ffn)):
+            rows = rms_norm(hidden, weights, f"{name}.{norm}_layernorm.weight", eps)
+            if more.convolutions:
+                rows = more.convolutions.around(rows, weights, f"{name}.{part}_conv", compute)
+            else:
+                rows = compute(rows)
+            hidden = ops.add(hidden, rows)
     logits = linear(rms_norm(among_all(hidden), weights, "norm.weight", eps), weights, _OUTPUT)
     outputs = {"logits": logits}
-    if offsets is not None:
-        outputs["d2t"] = ops.constant(offsets.astype(np.int64))
-    return head_model("dflash", outputs, [inputs.ids, given, *inputs[1:], block], stores)
+    if more.offsets is not None:
+        outputs["d2t"] = ops.constant(more.offsets.astype(np.int64))
+    every = [inputs.ids, given, *inputs[1:], block, *more.inputs]
+    return head_model("dflash", {**outputs, **more.outputs}, every, stores)
 
 
 def dflash_shape(checkpoint: HeadCheckpoint) -> ModelShape:
@@ -135,7 +190,25 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         arrays[_OUTPUT] = checkpoint.array(_OUTPUT, dims=(drafted, shape.hidden_size))
         arrays["d2t"] = checkpoint.array("d2t", dims=(drafted,))
         check_tables(checkpoint.folder, arrays["d2t"], checkpoint.arrays.get("t2d"))
-    return arrays
+    if convolutions := _convolutions(checkpoint):
+        arrays |= convolutions.arrays(checkpoint, shape.num_hidden_layers)
+    own_correction = correction_arrays(checkpoint, _sizes(checkpoint))
+    return {**arrays, **{f"{_CORRECTION}{name}": array for name, array in own_correction.items()}}
+
+
+def _sizes(checkpoint: HeadCheckpoint) -> Sizes:
+    target, block = checkpoint.count("vocab_size"), block_of(checkpoint.folder, checkpoint.config)
+    drafted, said = checkpoint.count("draft_vocab_size", target), block_settings(checkpoint.config)
+    candidates = checkpoint.count("selector_top_k", config=said) if _is_dflash2(checkpoint) else 0
+    return Sizes(checkpoint.count("hidden_size"), block[0], target, drafted, candidates)
+
+
+def _convolutions(checkpoint: HeadCheckpoint) -> Convolutions | None:
+    return Convolutions.of(checkpoint, _sizes(checkpoint)) if _is_dflash2(checkpoint) else None
+
+
+def _is_dflash2(checkpoint: HeadCheckpoint) -> bool:
+    return form_of(checkpoint.config) == "dflash2"
 
 
 def dflash_ignores(name: str) -> bool:

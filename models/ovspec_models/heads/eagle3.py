@@ -16,6 +16,8 @@ from ovspec_models.folder.head_info import (
     NORMS,
     OWN_EMBEDDING,
     boundaries_of,
+    form_of,
+    masks_of,
     norms_of,
 )
 from ovspec_models.heads.checkpoint import (
@@ -47,7 +49,8 @@ _EMBEDDING = "embed_tokens.weight"
 _OF_TARGET = ("verifier_norm.weight", "verifier_lm_head.weight")
 _USUAL_BOUNDARIES = 3
 _FLAG = (False, True)
-EAGLE3_SETTINGS = HeadSettings(
+_MASK = "mask_hidden"
+_SETTINGS = HeadSettings(
     read=(*OF_LAYERS, "draft_vocab_size", "num_hidden_layers"),
     values={
         **AS_COMPUTED,
@@ -62,11 +65,19 @@ EAGLE3_SETTINGS = HeadSettings(
 )
 
 
+def eagle3_settings(config: dict[str, Any]) -> HeadSettings:
+    """What of config.json a head follows."""
+    if form_of(config) != "peagle":
+        return _SETTINGS
+    return _SETTINGS.and_those(HeadSettings(read=("mask_token_id",), values={}))
+
+
 def eagle3_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> ov.Model:
     """The graph of a head.
 
     Inputs ``input_ids``, ``hidden_states`` f32 ``[batch, rows, states]``, ``attention_mask``,
-    ``position_ids``, ``beam_idx``; outputs ``logits`` over the draft's vocabulary, and ``d2t``. A head
+    ``position_ids``, ``beam_idx``; outputs ``logits`` over the draft's vocabulary, ``d2t``, and
+    of P-EAGLE ``mask_hidden`` f32 ``[states]``, which stands for states that are not known yet. A head
     without an embedding of its own gets one of a single row; the target's replaces it when it is loaded.
 
     Raises:
@@ -93,6 +104,8 @@ def eagle3_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -
     outputs = {"logits": linear(rms_norm(hidden, weights, "norm.weight", eps), weights, "lm_head.weight")}
     if "d2t" in arrays:
         outputs["d2t"] = ops.constant(arrays["d2t"].astype(np.int64))
+    if _MASK in arrays:
+        outputs[_MASK] = ops.constant(arrays[_MASK].astype(np.float32))
     return head_model("eagle3", outputs, [inputs.ids, states, *inputs[1:]], stores)
 
 
@@ -130,6 +143,12 @@ def eagle3_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     for name in ("d2t", _EMBEDDING):
         if held := _held(checkpoint, name):
             arrays[name] = checkpoint.arrays[held]
+    if form_of(checkpoint.config) == "peagle":
+        masks_of(checkpoint.folder, checkpoint.config)
+        states = arrays["fc.weight"].shape[1]
+        found = checkpoint.array(_MASK)
+        checkpoint.check_shape(_MASK, found, (1, 1, states), (1, states), (states,))
+        arrays[_MASK] = found.reshape(-1)
     _check_vocabulary(checkpoint, arrays)
     if _EMBEDDING not in arrays:
         arrays[_EMBEDDING] = np.zeros((1, shape.hidden_size), np.float32)

@@ -25,18 +25,18 @@ from ovspec_models.folder.head_info import (
 from ovspec_models.folder.model_info import ModelInfo, read_shape
 from ovspec_models.heads.checkpoint import HeadCheckpoint, is_buffer, read_config
 from ovspec_models.heads.dflash import (
-    DFLASH_SETTINGS,
     dflash_arrays,
     dflash_facts,
     dflash_ignores,
     dflash_model,
+    dflash_settings,
 )
 from ovspec_models.heads.eagle3 import (
-    EAGLE3_SETTINGS,
     eagle3_arrays,
     eagle3_facts,
     eagle3_ignores,
     eagle3_model,
+    eagle3_settings,
 )
 from ovspec_models.heads.hydra import (
     HYDRA_SETTINGS,
@@ -60,7 +60,7 @@ class _Kind:
         arrays: its weights by name; it refuses a checkpoint that is not whole.
         facts: what config.json of the exported folder says beside the published one.
         model: its graph, in a weight format.
-        settings: what of config.json it follows.
+        settings: by config.json, what of it is followed.
         ignores: whether a weight that it does not hold changes nothing.
         reads: by config.json, which weights of the checkpoint are read.
         takes: what of the target's config.json it is made by, where its own does not say it.
@@ -70,7 +70,7 @@ class _Kind:
     arrays: Callable[[HeadCheckpoint], dict[str, Any]]
     facts: Callable[[HeadCheckpoint], dict[str, Any]]
     model: Callable[[HeadCheckpoint, str | None], ov.Model]
-    settings: HeadSettings
+    settings: Callable[[dict[str, Any]], HeadSettings]
     ignores: Callable[[str], bool] = is_buffer
     reads: Callable[[dict[str, Any]], Callable[[str], bool]] = lambda config: lambda name: True
     takes: tuple[str, ...] = ()
@@ -78,12 +78,24 @@ class _Kind:
 
 
 _KINDS = {
-    "eagle3": _Kind(eagle3_arrays, eagle3_facts, eagle3_model, EAGLE3_SETTINGS, eagle3_ignores, trained=True),
-    "dflash": _Kind(dflash_arrays, dflash_facts, dflash_model, DFLASH_SETTINGS, dflash_ignores),
-    "mtp": _Kind(mtp_arrays, mtp_facts, mtp_model, MTP_SETTINGS, mtp_ignores, mtp_reads),
-    "medusa": _Kind(medusa_arrays, medusa_facts, medusa_model, MEDUSA_SETTINGS),
+    "eagle3": _Kind(
+        eagle3_arrays,
+        eagle3_facts,
+        eagle3_model,
+        eagle3_settings,
+        eagle3_ignores,
+        trained=True,
+    ),
+    "dflash": _Kind(dflash_arrays, dflash_facts, dflash_model, dflash_settings, dflash_ignores),
+    "mtp": _Kind(mtp_arrays, mtp_facts, mtp_model, lambda config: MTP_SETTINGS, mtp_ignores, mtp_reads),
+    "medusa": _Kind(medusa_arrays, medusa_facts, medusa_model, lambda config: MEDUSA_SETTINGS),
     "hydra": _Kind(
-        hydra_arrays, hydra_facts, hydra_model, HYDRA_SETTINGS, reads=hydra_reads, takes=HYDRA_TAKES
+        hydra_arrays,
+        hydra_facts,
+        hydra_model,
+        lambda config: HYDRA_SETTINGS,
+        reads=hydra_reads,
+        takes=HYDRA_TAKES,
     ),
 }
 #: The kinds of heads that can be exported.
@@ -123,7 +135,8 @@ def check_settings(folder: Path, kind: str) -> None:
     Raises:
         ValueError: it names the setting.
     """
-    _KINDS[kind].settings.check(folder, read_config(folder))
+    config = read_config(folder)
+    _KINDS[kind].settings(config).check(folder, config)
 
 
 def check_target(checkpoint: HeadCheckpoint, target: str | Path) -> None:

@@ -19,7 +19,13 @@ from openvino import opset15 as ops
 
 from ovspec_models.folder.head_info import OWN_EMBEDDING, TARGET_SIZE
 from ovspec_models.folder.shown import shown
-from ovspec_models.heads.checkpoint import MOST_LAYERS, CheckpointWeights, HeadCheckpoint, head_model
+from ovspec_models.heads.checkpoint import (
+    MOST_LAYERS,
+    CheckpointWeights,
+    HeadCheckpoint,
+    head_model,
+    take_part,
+)
 from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic.decoder import decoder_layer, kv_states, parameter, shared_inputs, text_inputs
@@ -103,17 +109,13 @@ def open_hydra(model: ov.Model) -> HydraParts:
         ValueError: it is none that `hydra_model` has made.
     """
     inputs = {name: port for port in model.inputs for name in port.get_names()}
-    results = {name: result for result in model.get_results() for name in result.input(0).get_tensor().names}
+    results = {name for result in model.get_results() for name in result.input(0).get_tensor().names}
     heads = []
     for head in range(len(results) - 1):
         names = f"head.{head}", f"given.{head}", f"tokens.{head}"
         if names[0] not in results or not {*names[1:]} <= {*inputs}:
             raise ValueError(f"the model has no {names[0]}; export the heads again: `ovspec export --hydra`")
-        result, given = results[names[0]], [inputs[name].get_node() for name in names[1:]]
-        model.remove_result(result)
-        for node in given:
-            model.remove_parameter(node)
-        heads.append(ov.Model([result], given, names[0]))
+        heads.append(take_part(model, names[1:], names[:1]))
     if not heads or "hidden_states" not in inputs:
         raise ValueError("the model holds no Hydra heads; export them again: `ovspec export --hydra`")
     model.validate_nodes_and_infer_types()

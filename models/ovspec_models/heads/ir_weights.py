@@ -7,12 +7,12 @@ from typing import TypeVar
 
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.folder.head_info import boundaries_of
 from ovspec_models.heads.checkpoint import HeadCheckpoint, NotedWeights, read_config
 from ovspec_models.heads.dflash import dflash_graph, dflash_shape
+from ovspec_models.heads.ir_modules import module_weights, other_weights
 from ovspec_transforms import BLOCK_ROWS
 from ovspec_transforms.graph import evaluate
 
@@ -101,42 +101,6 @@ class IrWeights:
         return weights[module]
 
 
-def module_weights(model: ov.Model) -> tuple[dict[str, ov.Node], dict[str, NDArray[np.float32]]]:
-    """The products and the norms' factors `[size]` of an IR by the modules of torch that they come from."""
-    layers: dict[str, ov.Node] = {}
-    norms: dict[str, NDArray[np.float32]] = {}
-    for node in model.get_ordered_ops():
-        # Nodes are called after their module, e.g. __module.layers.0.mlp.up_proj/...
-        scope = node.get_friendly_name().split("/")[0]
-        module = scope.removeprefix("__module.")
-        if module == scope:
-            continue
-        if node.get_type_name() == "MatMul":
-            layers[module] = node
-        elif node.get_type_name() == "Multiply" and (factor := _factor(node)) is not None:
-            norms[module] = factor
-    return layers, norms
-
-
-def other_weights(model: ov.Model) -> list[str]:
-    """Names of an IR's nodes with weights of kinds that no head is known to have: convolutions and biases."""
-    found = []
-    for node in model.get_ordered_ops():
-        kind = node.get_type_name()
-        if kind.endswith("Convolution") or (kind == "Add" and _factor(node) is not None):
-            found.append(node.get_friendly_name())
-    return found
-
-
 def _is_weight(product: ov.Node) -> bool:
     """Whether a product is with a constant, and not one of two computed values, as in attention."""
     return evaluate(product.input(1).get_source_output().get_node()) is not None
-
-
-def _factor(node: ov.Node) -> NDArray[np.float32] | None:
-    """What a multiplication multiplies rows by, `[size]`; `None` where that is computed or one number."""
-    for port in node.inputs():
-        value = evaluate(port.get_source_output().get_node())
-        if value is not None and value.get_size() > 1:
-            return np.array(value.data, np.float32).reshape(-1)
-    return None

@@ -15,7 +15,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ovspec_models.folder.head_info import OWN_EMBEDDING, TARGET_LAYERS
+from ovspec_models.folder.head_info import FORMAT, OWN_EMBEDDING, TARGET_LAYERS
 from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model, is_buffer
 from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
@@ -30,13 +30,14 @@ from ovspec_models.synthetic.decoder import (
 from ovspec_models.synthetic.layers import linear, rms_norm
 
 _EMBEDDING, _OUTPUT = "embed_tokens.weight", "lm_head.weight"
-# The graph's names, and the checkpoints' of DeepSeek's kind and of Qwen's.
+# The graph's names, and the checkpoints' of DeepSeek's kind, of Qwen's and of speculators.
 _NAMES = {
-    "enorm": ("enorm", "pre_fc_norm_embedding"),
-    "hnorm": ("hnorm", "pre_fc_norm_hidden"),
-    "eh_proj": ("eh_proj", "fc"),
-    "norm": ("shared_head.norm", "norm"),
+    "enorm": ("enorm", "pre_fc_norm_embedding", "token_layernorm"),
+    "hnorm": ("hnorm", "pre_fc_norm_hidden", "hidden_layernorm"),
+    "eh_proj": ("eh_proj", "fc", "input_proj"),
+    "norm": ("shared_head.norm", "norm", "final_layernorm"),
 }
+_QWEN = 1
 # Of the target in whose config.json the module lies: layers of another kind, experts, images.
 _OF_TARGET = (
     *("layer_types", "full_attention_interval", "linear_conv_kernel_dim", "linear_key_head_dim"),
@@ -100,7 +101,7 @@ def mtp_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> o
 def mtp_reads(config: dict[str, Any]) -> Callable[[str], bool]:
     """Which weights of a checkpoint are the module's; of several modules, the first's."""
     first = f"model.layers.{config.get('num_hidden_layers')}."
-    return lambda name: name.startswith((first, "mtp.", "model.mtp."))
+    return lambda name: name.startswith((first, "mtp.", "model.mtp.", "mtp_layers."))
 
 
 def mtp_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
@@ -120,20 +121,22 @@ def mtp_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
                 f"{where}: its layer has {what}, which MTP does not know yet; draft with another head"
             )
     ends = tuple(f"{name}.weight" for name in _NAMES["enorm"])
-    prefix = next(
-        (name.removesuffix(end) for name in checkpoint.arrays for end in ends if name.endswith(f".{end}")),
-        None,
-    )
-    if prefix is None:
+    found_names = [
+        (name.removesuffix(end), names)
+        for name in checkpoint.arrays
+        for names, end in enumerate(ends)
+        if name.endswith(f".{end}")
+    ]
+    if not found_names:
         raise ValueError(f"{where} has no weights of an MTP module; take the checkpoint that has them")
-    is_qwen = f"{prefix}{ends[1]}" in checkpoint.arrays
+    prefix, names = found_names[0]
     shape = _shape(checkpoint)
     hidden = shape.hidden_size
     wanted: dict[str, tuple[str, tuple[int, ...]]] = {
-        f"{name}.weight": (f"{prefix}{theirs[is_qwen]}.weight", (hidden,)) for name, theirs in _NAMES.items()
+        f"{name}.weight": (f"{prefix}{theirs[names]}.weight", (hidden,)) for name, theirs in _NAMES.items()
     }
     wanted["eh_proj.weight"] = (wanted["eh_proj.weight"][0], (hidden, 2 * hidden))
-    layer = f"{prefix}layers.0." if is_qwen else prefix
+    layer = f"{prefix}layers.0." if names == _QWEN else prefix
     for name, dims in shape.weight_shapes().items():
         if name.startswith("model.layers.0."):
             part = name.removeprefix("model.layers.0.")
@@ -161,7 +164,8 @@ def mtp_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
         "text_config": None,
         "layer_types": None,
         OWN_EMBEDDING: False,
-        TARGET_LAYERS: checkpoint.config.get("num_hidden_layers"),
+        # In speculators' the number may be the module's own.
+        TARGET_LAYERS: 0 if FORMAT in checkpoint.config else checkpoint.config.get("num_hidden_layers"),
         "num_hidden_layers": 1,
     }
 

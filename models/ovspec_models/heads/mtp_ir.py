@@ -13,7 +13,7 @@ import openvino as ov
 
 from ovspec_models.folder.head_info import MTP_IR
 from ovspec_models.heads.checkpoint import HeadCheckpoint, NotedWeights, read_config
-from ovspec_models.heads.ir_weights import module_weights, other_weights
+from ovspec_models.heads.ir_modules import module_weights, other_weights
 from ovspec_transforms import last_line
 from ovspec_transforms.graph import evaluate
 

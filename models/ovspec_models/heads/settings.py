@@ -80,6 +80,12 @@ class HeadSettings:
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: AS_COMPUTED)
     inside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def and_those(self, other: HeadSettings) -> HeadSettings:
+        """These and the settings of a further part."""
+        names = self.inside.keys() | other.inside.keys()
+        inside = {name: (*self.inside.get(name, ()), *other.inside.get(name, ())) for name in names}
+        return HeadSettings((*self.read, *other.read), {**self.values, **other.values}, inside)
+
     def check(self, folder: Path, config: Mapping[str, Any]) -> None:
         """Refuse a head with a setting that its graph would not follow.
 

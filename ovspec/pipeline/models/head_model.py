@@ -22,7 +22,7 @@ from ovspec.operations.native_attention import attention_on
 from ovspec.pipeline.models.assistant_model import AssistantChoices
 from ovspec.pipeline.models.draft_model import DraftModel
 from ovspec_models import ModelInfo, check_same_token_ids
-from ovspec_models.folder.head_info import HeadInfo, head_kind, why_unknown
+from ovspec_models.folder.head_info import FORMAT, HeadInfo, head_kind, why_unknown
 from ovspec_transforms import last_line
 
 
@@ -32,26 +32,41 @@ class _Kind:
 
     Attributes:
         load: its drafter, from its folder, for a target, with the operations and the rows of a prompt's pass.
-        boundaries: those that it reads, of the target's number of layers; `None`: config.json names them.
-        own: boundaries whose states it returns, of its own number of layers.
+        boundaries: those that it reads, by what it is and the target's number of layers; `None`: config.json
+            names them.
+        own: boundaries whose states it returns, by what it is and its own number of layers.
         shares_output: whether it has the target's output layer beside its own weights, unless it has its own.
     """
 
     load: Callable[[HeadInfo, ModelInfo, Backends, int], Drafter]
-    boundaries: Callable[[int], tuple[int, ...]] | None = None
-    own: Callable[[int], tuple[int, ...]] = lambda layers: ()
+    boundaries: Callable[[HeadInfo, int], tuple[int, ...]] | None = None
+    own: Callable[[HeadInfo, int], tuple[int, ...]] = lambda head, layers: ()
     shares_output: bool = False
 
 
-def _last_boundary(layers: int) -> tuple[int, ...]:
+def _last_boundary(head: HeadInfo, layers: int) -> tuple[int, ...]:
     """What the output layer reads."""
     return (layers + 1,)
 
 
+def _mtp_boundary(head: HeadInfo, layers: int) -> tuple[int, ...]:
+    """The same; speculators trains modules on what the target's last norm reads."""
+    return (layers + (FORMAT not in head.config),)
+
+
 _KINDS = {
-    "eagle3": _Kind(load_eagle3, eagle3_boundaries, lambda layers: (layers,)),
-    "dflash": _Kind(load_dflash, shares_output=True),
-    "mtp": _Kind(load_mtp, _last_boundary, _last_boundary, shares_output=True),
+    # What its output layer reads too, if it goes on from that.
+    "eagle3": _Kind(
+        load_eagle3,
+        lambda head, layers: eagle3_boundaries(layers),
+        lambda head, layers: () if head.block else (layers + ("norm_output" in head.norms),),
+    ),
+    "dflash": _Kind(
+        load_dflash,
+        own=lambda head, layers: _last_boundary(head, layers) if head.correction else (),
+        shares_output=True,
+    ),
+    "mtp": _Kind(load_mtp, _mtp_boundary, _last_boundary, shares_output=True),
     "medusa": _Kind(load_medusa, _last_boundary),
     "hydra": _Kind(load_hydra, _last_boundary),
 }
@@ -96,7 +111,7 @@ class HeadChoices:
                 f"`ovspec export -m ... OUT --{head.kind} {draft.models_path}`"
             )
         kind = _KINDS[head.kind]
-        boundaries = head.boundaries or (kind.boundaries and kind.boundaries(target.num_hidden_layers))
+        boundaries = head.boundaries or (kind.boundaries and kind.boundaries(head, target.num_hidden_layers))
         if not boundaries:
             raise ValueError(
                 f"'{draft.models_path}': config.json does not say which layers of the target the head reads; "
@@ -121,8 +136,7 @@ class HeadChoices:
             draft_properties(given, backend, info.weight_bytes),
             AttentionConfig(backend),
             linear=linear if is_cpu(device) else None,
-            # Where it drafts from what its output layer reads, that is the boundary behind its last norm.
-            boundaries=kind.own(info.num_hidden_layers + ("norm_output" in head.norms)),
+            boundaries=kind.own(head, info.num_hidden_layers),
         )
         # Layers that our operation does not take stay as they are: nobody asked for it.
         return cls(info, head, target, replace(backends, linear_required=False), boundaries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -15,7 +16,7 @@ from ovspec_transforms.heads.hidden_states import token_embedding
 
 #: Input of heads that draft blocks: which rows of a pass are a block's, i64 `[block rows]`.
 BLOCK_ROWS = "block_rows"
-_STATES, _D2T = "hidden_states", "d2t"
+_STATES, _D2T, _MASK = "hidden_states", "d2t", "mask_hidden"
 # What norms before `fc`, of all states or of every boundary's, consist of.
 _OF_NORMS = (
     *("Convert", "Power", "Multiply", "ReduceMean", "Add", "Sqrt", "Divide"),
@@ -33,6 +34,7 @@ class HeadParts:
         head: the stateful decoder; its input `hidden_states` takes features, its own as well as `fc`'s.
         offsets: i64 `[draft vocabulary]`, `d2t`: token i of the head is token i + d2t[i] of the target.
             `None`: the head has no such output.
+        mask: f32 `[read]`, what stands for states that are not known yet, if it has the output `mask_hidden`.
         read: size of the states that it reads.
         size: of the features.
         embedded: size of the embeddings that the head reads.
@@ -42,6 +44,7 @@ class HeadParts:
     fc: ov.Model | None
     head: ov.Model
     offsets: NDArray[np.int64] | None
+    mask: NDArray[np.float32] | None
     read: int
     size: int
     embedded: int
@@ -66,27 +69,32 @@ def split_head(model: ov.Model) -> HeadParts:
     ]
     for port in [*joined.get_target_inputs(), *others]:
         port.replace_source_output(features.output(0))
-    offsets = _take_offsets(model)
+    offsets, mask = _take_constant(model, _D2T), _take_constant(model, _MASK)
     model.remove_parameter(given)
     features.output(0).set_names({_STATES})
     model.add_parameters([features])
     model.validate_nodes_and_infer_types()
     read = weight[1 if fc.get_attributes()["transpose_b"] else 0].get_length()
-    return _parts(model, ov.Model([ops.result(joined)], [given], "fc"), offsets, read, size)
+    return _parts(model, ov.Model([ops.result(joined)], [given], "fc"), offsets, mask, read, size)
 
 
 def whole_head(model: ov.Model) -> HeadParts:
     """A head that reads one boundary's states as they are, and in a draft its own."""
     size = find_parameter(model, _STATES).output(0).get_partial_shape()[-1].get_length()
-    return _parts(model, None, None, size, size)
+    return _parts(model, None, None, None, size, size)
 
 
 def _parts(
-    model: ov.Model, fc: ov.Model | None, offsets: NDArray[np.int64] | None, read: int, size: int
+    model: ov.Model,
+    fc: ov.Model | None,
+    offsets: NDArray[np.int64] | None,
+    mask: NDArray[np.float32] | None,
+    read: int,
+    size: int,
 ) -> HeadParts:
     embedded = token_embedding(model).input(0).get_partial_shape()[-1].get_length()
     drafted = model.output("logits").get_partial_shape()[-1].get_length()
-    return HeadParts(fc, model, offsets, read, size, embedded, drafted)
+    return HeadParts(fc, model, offsets, mask, read, size, embedded, drafted)
 
 
 def _reader(states: ov.Node) -> ov.Node:
@@ -139,15 +147,15 @@ def share_output(head: ov.Model, target: ov.Model) -> int:
     return int(weight.get_partial_shape()[1].get_length())
 
 
-def _take_offsets(model: ov.Model) -> NDArray[np.int64] | None:
-    """Remove the output `d2t`, a constant; its value."""
+def _take_constant(model: ov.Model, name: str) -> NDArray[Any] | None:
+    """Remove an output that is a constant; its value."""
     for result in model.get_results():
         source = result.input(0).get_source_output()
-        if _D2T in source.get_names():
+        if name in source.get_names():
             value = evaluate(source.get_node())
             if value is None:
-                raise ValueError("the head computes its output d2t, expected a constant")
-            offsets = np.array(value.data, np.int64)
+                raise ValueError(f"the head computes its output {name}, expected a constant")
+            found = np.array(value.data)
             model.remove_result(result)
-            return offsets
+            return found
     return None

@@ -45,6 +45,10 @@ class Proposal:
         """Tokens on the longest path; of a chain, all of them."""
         return len(self.tokens) if self.parents is None else depth(self.parents)
 
+    def is_drawn_for_blocks(self, sequence: Sequence) -> bool:
+        """Whether block verification needs what its tokens were drawn from."""
+        return bool(self.q) and sequence.settings.acceptance_rule == "block"
+
     def drop_unlikely(self, least: float) -> None:
         """Drop tokens whose confidence is below `least`; of a tree a parent outlives its children."""
         if self.confidences is None:
@@ -65,8 +69,11 @@ class Proposal:
         if self.parents is None:
             valid = constraint.valid(self.tokens)
             del self.tokens[valid:], self.q[valid:]
-            settings = sequence.settings
-            if self.q and (settings.acceptance_rule == "block" or settings.acceptance_threshold < 1.0):
+            if self.confidences is not None:
+                del self.confidences[valid:]
+            if self.is_drawn_for_blocks(sequence) or (
+                self.q and sequence.settings.acceptance_threshold < 1.0
+            ):
                 # What was drawn and is allowed was drawn from the rest of q.
                 self.q = [
                     None if q is None else q.within(constraint.mask(self.tokens[:place]))

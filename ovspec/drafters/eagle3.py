@@ -68,7 +68,10 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     positions = own.max_position_embeddings
     if info.block is None:
         return RecurrentHead("eagle3", runner, join, ids, prefill_chunk, positions)
-    assert parts.mask is not None
+    if parts.mask is None:
+        raise ValueError(
+            f"'{info.folder}' has no mask_hidden, which its config.json asks for; export the checkpoint again"
+        )
     check_mask_token(info, target)
     masked = join(parts.mask[np.newaxis])
     return PEagleHead(runner, join, ids, info.block, masked, prefill_chunk, positions)

@@ -23,7 +23,7 @@ def rows(count: int) -> NDArray[np.float32]:
 def test_features_are_the_layers() -> None:
     states = ops.parameter(ov.PartialShape([-1, -1, -1]), ov.Type.f32)
     layer = ov.Model([ops.result(ops.matmul(states, ops.constant(WEIGHT), False, False))], [states])
-    join = JoinedStates(HeadParts(layer, layer, None, READ, SIZE, SIZE, SIZE), Backends(properties=F32))
+    join = JoinedStates(HeadParts(layer, layer, None, None, READ, SIZE, SIZE, SIZE), Backends(properties=F32))
     found = [(count, join(rows(count))) for count in (3, 8, 1, 9, 40, 2)]
     # Copies: a later call leaves them as they are.
     for count, features in found:

@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,6 +49,7 @@ from ovspec.sampling.acceptance import Accepted
 from ovspec.sampling.constraint import Constraint
 from ovspec.sampling.sampling import SamplingParams, sampling_distribution
 from ovspec.sampling.tree_acceptance import AcceptedPath
+from ovspec.schedule.schedule import Plan, Schedule, StepState
 from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_models.shapes import ModelShape
 from ovspec_models.synthetic import build_model
@@ -126,8 +128,30 @@ def assistant() -> AssistantDrafter:
     return AssistantDrafter(models()[1], VOCAB, 64)
 
 
+class Confident(AssistantDrafter):
+    """Says how likely its tokens are by the tokens themselves, as DSpark's heads do."""
+
+    def propose(self, *arguments: Any) -> list[Proposal]:
+        proposals = super().propose(*arguments)
+        for proposal in proposals:
+            said = np.array([0.9 if token % 2 else 0.1 for token in proposal.tokens])
+            proposal.confidences = np.cumprod(said).tolist()
+        return proposals
+
+
+class OfConfidence(Schedule):
+    """As many tokens as ever; those are verified whose draft is likely to be right."""
+
+    def plan(self, state: StepState) -> Plan:
+        return Plan(DRAFT)
+
+    def least_confidence(self, confidences: SequenceOf[float]) -> float:
+        return 0.5
+
+
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "assistant": assistant,
+    "confident": lambda: Confident(models()[1], VOCAB, 64),
     "assistant trees": assistant,
     "prompt_lookup": PromptLookupDrafter,
     "suffix": SuffixDrafter,
@@ -183,7 +207,15 @@ class Case:
                 for _ in range(BATCH)
             ]
             requests = [
-                Request(str(index), PROMPT, settings, index=start + index, metrics=metrics, cached=cached)
+                Request(
+                    str(index),
+                    PROMPT,
+                    settings,
+                    index=start + index,
+                    metrics=metrics,
+                    cached=cached,
+                    schedule=OfConfidence() if self.drafter == "confident" else None,
+                )
                 for index, cached in enumerate(own)
             ]
             for tokens in engine.generate(requests).values():
@@ -303,6 +335,11 @@ def test_positions_follow_the_exact_distribution(case: Case) -> None:
     assert set(metrics.accepted_lengths) == set(range(longest + 1))
     if case.verify != "dense":
         assert 0 < sum(metrics.confirmed_lengths) < sum(metrics.provisional_lengths)
+
+
+@pytest.mark.parametrize("rule", ["coupled", "block"])
+def test_confidences_that_depend_on_tokens_leave_the_law(rule: str) -> None:
+    assert Case("confident", rule=rule).p_value(2 * RUNS)[0] > 1e-3
 
 
 @pytest.mark.sweep

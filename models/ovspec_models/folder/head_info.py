@@ -184,7 +184,8 @@ def has_own_tokens(config: dict[str, Any]) -> bool:
 
 def samples_anchor(config: dict[str, Any]) -> bool:
     """Whether each token of a block gives the one behind it by a head's config.json."""
-    return config.get("sample_from_anchor", form_of(config) == "dspark") is True
+    said = config.get("sample_from_anchor")
+    return form_of(config) == "dspark" if said is None else said is True
 
 
 def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:

@@ -138,6 +138,12 @@ def open_correction(model: ov.Model, config: dict[str, Any]) -> Correction | Non
     form = _form(config)
     if form is None:
         return None
+    made = {name for port in model.outputs for name in port.get_names()}
+    if not made.intersection(_OUTPUTS):
+        raise ValueError(
+            "the head's graph lacks the correction that its config.json asks for; export the checkpoint "
+            "again with `ovspec export --dflash`"
+        )
     ports = {name: port for port in model.inputs for name in port.get_names()}
     state = ports[_STATE].get_partial_shape()[-1].get_length() if _STATE in ports else 0
     given = take_part(model, [_STATES], [_MADE]) if _STATES in ports else None

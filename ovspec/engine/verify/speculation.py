@@ -246,8 +246,15 @@ class Speculation:
 
 
 def drop_unlikely(requests: SequenceOf[RequestStep]) -> None:
-    """Drop tokens that the schedules do not verify; the drafts of one schedule are judged together."""
+    """Drop tokens that the schedules do not verify; the drafts of one schedule are judged together.
+
+    Tokens drawn for block verification stay: a head's confidence depends on them, and the exact rule allows
+    a draft's length to depend on its tokens only as long as none is taken back.
+    """
     drafted: dict[Schedule, list[float]] = {}
+    requests = [
+        request for request in requests if not request.proposal.is_drawn_for_blocks(request.state.sequence)
+    ]
     for request in requests:
         proposal, schedule = request.proposal, request.state.schedule
         if proposal.match and proposal.tokens:

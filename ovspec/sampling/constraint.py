@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ovspec.errors import InvalidValueError
+
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 _PLACE = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
 
 
-class GrammarError(ValueError):
-    """A grammar that can't be followed any further."""
+class GrammarError(InvalidValueError):
+    """A grammar that can't be followed any further: it takes too long, or does not allow what is there."""
 
 
 class Constraint:
@@ -73,13 +75,15 @@ class Constraint:
         return mask
 
     def allows(self, drafted: Sequence[int], token: int) -> bool:
-        """Whether a token may follow the sequence and `drafted`; much quicker than `mask`.
+        """Whether `mask` has a token; much quicker than the mask.
 
         Raises:
             GrammarError: as `mask`.
         """
         if self.ends(drafted):
             return bool(self._stops[token])
+        if self._matcher.compute_ff_bytes():  # masks have the tokenizer's own spelling of such text alone
+            return bool(self.mask(drafted)[token])
         return bool(self._matcher.validate_tokens([token]))
 
     def valid(self, drafted: Sequence[int]) -> int:
@@ -90,10 +94,7 @@ class Constraint:
         return len(drafted)
 
     def forced(self) -> list[int]:
-        """Tokens of the text that must follow the sequence, whatever a model says; often none.
-
-        Other tokens may spell the same text, so these are a draft.
-        """
+        """Tokens of the text that must follow the sequence, whatever a model says; often none."""
         if self.ends():
             return []
         return list(self._matcher.compute_ff_tokens())

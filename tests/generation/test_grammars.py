@@ -1,17 +1,24 @@
-"""Grammars and schemas that take no time to refuse, whoever wrote them."""
+"""Grammars: those that take no time to refuse, whoever wrote them, and the masks of the others."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 
+import numpy as np
+import openvino_genai
 import pytest
+from pipeline.schemas import random_object
 
 from ovspec.generation.grammars.ebnf import lark_of_ebnf
 from ovspec.generation.grammars.grammar import Grammar
+from ovspec.generation.grammars.grammars import Grammars
+from ovspec_models import demo_pair_path
 
 CHAIN = [f"r{number} ::= r{number + 1}" for number in range(1500)]
 INTERLEAVED = [line for pair in zip(CHAIN[:750], reversed(CHAIN[750:]), strict=True) for line in pair]
+VOCAB = 4096  # of the demo pair
 HOSTILE = {
     "white space": 'root ::= "a"' + " " * 2**14,
     "open sets": "root ::= " + "[" * 2**14,
@@ -71,3 +78,23 @@ def test_tags_that_can_not_be_followed(tag: dict[str, object], message: str) -> 
     with pytest.raises(ValueError, match=message) as refused:
         Grammar.of_tag(tag, "response_format")
     assert len(str(refused.value)) < 400
+
+
+PATTERNS = ["[a-z ]{3,9}", "[A-Za-z ,.]{20}", "(a|bc|[d-z]+ )*!", "[A-Z][a-z]{0,4}", "[^a-z]{12}"]
+FORMS = [
+    *(Grammar.of_regex(pattern, "regex") for pattern in PATTERNS),
+    *(Grammar.of_json_schema(random_object(random.Random(seed)), "schema") for seed in range(5)),
+]
+
+
+@pytest.mark.parametrize("grammar", FORMS, ids=range(len(FORMS)))
+def test_a_mask_has_the_tokens_that_may_follow_one_by_one(grammar: Grammar) -> None:
+    tokenizer = openvino_genai.Tokenizer(demo_pair_path())
+    constraint = Grammars(tokenizer, VOCAB, [0]).constraint(grammar)
+    rng = np.random.default_rng(1)
+    for _ in range(8):
+        mask = constraint.mask()
+        assert mask.tolist() == [constraint.allows((), token) for token in range(VOCAB)]
+        if constraint.ends() or not (going := [token for token in np.flatnonzero(mask) if token]):
+            break
+        constraint.extend([int(rng.choice(going))])

@@ -50,7 +50,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "layer_skip": ({"drafter": "layer_skip"}, {}),
     "sparse_self": ({"drafter": ovspec.drafters.SparseSelf(SMALL)}, {"num_assistant_tokens": 4}),
 }
-FAST, ALL = 2, 100
+FAST = 2
 
 
 @functools.lru_cache(2)
@@ -91,12 +91,14 @@ def test_json_is_as_the_schema_says_and_as_without_drafts(way: str, sampled: boo
     assert (metrics.get_num_commits() > 0) == (way == "commit")
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "count", [pytest.param(100, marks=pytest.mark.slow), pytest.param(400, marks=pytest.mark.sweep)]
+)
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_many_schemas(way: str, sampled: bool) -> None:
-    first = FAST + ALL * [*product(WAYS, (False, True))].index((way, sampled))  # schemas of its own
-    for seed in range(first, first + ALL):
+def test_many_schemas(way: str, sampled: bool, count: int) -> None:
+    first = FAST + count * [*product(WAYS, (False, True))].index((way, sampled))  # schemas of its own
+    for seed in range(first, first + count):
         check(pipeline_of(way), seed, sampled, WAYS[way][1])
 
 

@@ -19,6 +19,7 @@ from ovspec.engine.requests.request import Request, RequestMetrics, RequestOutpu
 from ovspec.errors import NoRoomError
 from ovspec.generation.generation_config import resolve
 from ovspec.generation.token_text import TokenText
+from ovspec.sampling.constraint import GrammarError
 from ovspec.serve.answering import refusal
 from ovspec.serve.counts import AnswerClock, Counts
 from ovspec.serve.door import Door
@@ -258,6 +259,11 @@ def test_help_needs_no_extra() -> None:
 def test_a_prompt_that_the_cache_has_no_room_for_is_the_clients() -> None:
     found = refusal(NoRoomError("the prompt has 64 tokens"))
     assert (found.status, found.code) == (400, "context_length_exceeded")
+
+
+def test_a_grammar_that_takes_too_long_is_the_clients() -> None:
+    found = refusal(GrammarError("the grammar can't be followed: too many states"))
+    assert found.status == 400 and found.message.startswith("the grammar can't be followed: ")
 
 
 @pytest.mark.parametrize("max_context", [64, 256])

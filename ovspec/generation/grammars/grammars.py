@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 _KEPT = 64
+# Tokens that a mask takes or leaves together, beside llguidance's own for JSON: masks of patterns of letters
+# with a count take 0.1 ms of 49,152 tokens instead of 0.2 to 0.3.
+_WORDS = ("[a-z ]{1,10}", "[a-zA-Z ]{1,10}")
+# Texts whose tokens are kept, and how long they may be: half a MB at most.
+_TEXTS, _SHORT = 2048, 64
 
 
 class Grammars:
@@ -76,7 +81,7 @@ class Grammars:
             reason = "nothing satisfies it"
         raise InvalidValueError(f"{grammar.field}: {reason}")
 
-    @cached_property
+    @functools.cached_property
     def _tokens(self) -> LLTokenizer:
         from llguidance import LLTokenizer, TokenizerWrapper
 
@@ -90,7 +95,8 @@ class Grammars:
             )
             raise InvalidValueError(f"structured output: this model's tokenizer can't be constrained: {what}")
         wrapped = TokenizerWrapper(_Wrapped(self._tokenizer, found.table[: self._vocab_size], self._stops[0]))
-        made = LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=self._stops)
+        slices = [*_WORDS, *LLTokenizer.general_slices()]
+        made = LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=self._stops, slices=slices)
         self.init_times["llguidance"] = (microseconds() - started) / 1e3
         return made
 
@@ -108,8 +114,13 @@ class _Wrapped:
             names[token] = str(tokenizer.decode([token], skip_special_tokens=False)).encode()
         self.tokens = [data or names[token] for token, data in enumerate(table)]
 
+        # Requests of one grammar ask for the same few texts again and again, at 0.2 to 1 ms each.
+        self._encode = functools.lru_cache(_TEXTS)(self._encoded)
+
     def __call__(self, text: bytes | str) -> list[int]:
         text = text.decode() if isinstance(text, bytes) else text
+        return list((self._encode if len(text) <= _SHORT else self._encoded)(text))
+
+    def _encoded(self, text: str) -> tuple[int, ...]:
         ids = self._tokenizer.encode(text, add_special_tokens=False).input_ids.data
-        found: list[int] = np.array(ids).reshape(-1).tolist()
-        return found
+        return tuple(np.array(ids).reshape(-1).tolist())

@@ -42,8 +42,8 @@ class Mode:
     Attributes:
         label: in the table.
         genai: by OpenVINO GenAI, which has no other of these but prompt lookup.
-        drafter: who drafts; `None`: nobody; "auto": the head that the package
-            carries, or the text where it repeats itself.
+        drafter: who drafts; `None`: nobody; "auto": the head that the package carries, or the text where it
+            repeats itself.
         verify: how drafts are verified.
         options: of a call.
     """

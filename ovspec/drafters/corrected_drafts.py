@@ -6,6 +6,7 @@ DSpark, DFlash2 and XPress have one. Its step is a small pass for every level of
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING
 
 import numpy as np
 import openvino as ov
@@ -19,6 +20,9 @@ from ovspec.drafters.parallel_draft import BlockLogits
 from ovspec.drafters.target_ids import TargetIds
 from ovspec.operations.backends import Backends
 
+if TYPE_CHECKING:  # with the exports of all heads
+    from ovspec_models.heads import Correction
+
 Rows = NDArray[np.float32]
 
 
@@ -26,7 +30,7 @@ class CorrectedDrafts:
     """Drafts behind a correction.
 
     Args:
-        given, step, state, leads: as of `ovspec_models.heads.Correction`.
+        correction: of the head.
         backends: the operations that compute the head.
         ids: the target's, of the head's tokens.
 
@@ -36,10 +40,7 @@ class CorrectedDrafts:
 
     def __init__(
         self,
-        given: ov.Model | None,
-        step: ov.Model,
-        state: int,
-        leads: int,
+        correction: Correction,
         backends: Backends,
         ids: TargetIds,
     ) -> None:
@@ -47,10 +48,10 @@ class CorrectedDrafts:
             compiled = openvino_core().compile_model(model, backends.device, dict(backends.properties))
             return compiled.create_infer_request()
 
-        self._given = given and request(given)
-        self._step = request(step)
-        self._reads = {port.get_any_name() for port in step.inputs}
-        self._state, self._leads, self._ids = state, leads, ids
+        self._given = correction.given and request(correction.given)
+        self._step = request(correction.step)
+        self._reads = {port.get_any_name() for port in correction.step.inputs}
+        self._state, self._leads, self._ids = correction.state, correction.leads, ids
         self.duration = 0.0
 
     def draft(self, blocks: SequenceOf[BlockLogits]) -> list[Proposal]:

@@ -60,7 +60,7 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     from ovspec_models.heads import open_correction, open_dflash
 
     model = open_dflash(read_head(info), info.folder)
-    correction = open_correction(model, info.config)
+    correction = open_correction(model, info.correction)
     parts = split_head(model)
     check_states(info, parts, target, len(info.boundaries or ()))
     if parts.offsets is None:
@@ -74,11 +74,7 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     join = JoinedStates(parts, backends)
     positions = ModelInfo.read(info.folder).max_position_embeddings
     block = Block(size, mask_token, info.samples_anchor, correction is not None and correction.whole)
-    corrected: CorrectedDrafts | None = None
-    if correction:
-        corrected = CorrectedDrafts(
-            correction.given, correction.step, correction.state, correction.leads, backends, ids
-        )
+    corrected = CorrectedDrafts(correction, backends, ids) if correction else None
     return DFlashDrafter(runner, join, ids, block, prefill_chunk, positions, corrected)
 
 

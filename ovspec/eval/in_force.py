@@ -62,6 +62,7 @@ def _filled(sparse: SparseVerify, selection: SelectionInForce | None) -> dict[st
         return found
     if sparse.budget is None and sparse.coverage is None:
         found["L0"], found["rho"] = sparse.length_rule
+        found["at_most_half"] = not sparse.given(("L0", "rho"))
     rule = selection.rule if selection else sparse.selection
     layers = selection.layers if selection else sparse.anchor_layers
     return {**found, **asdict(rule), "selecting_layers": layers and list(layers)}

@@ -138,6 +138,15 @@ def test_eagle3(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(logits[-1], seen[1][row], atol=TOLERANCE, rtol=0)
 
 
+def block_inputs() -> tuple[torch.Tensor, torch.Tensor, int, tuple[torch.Tensor, ...]]:
+    """Random states, tokens, the only place that a block may begin at, and what the package's models take."""
+    states, tokens = torch.randn(TOKENS, 2 * HIDDEN), torch.randint(0, VOCAB - 1, (TOKENS,))
+    place, wanted = TOKENS - 2 * BLOCK, torch.zeros(1, TOKENS)
+    wanted[0, place] = 1.0
+    others = torch.randn(1, TOKENS, HIDDEN), torch.zeros(1, TOKENS, dtype=torch.long)
+    return states, tokens, place, (states[None], tokens[None], wanted, *others)
+
+
 @pytest.mark.parametrize(("own", "anchor"), [(False, False), (True, False), (True, True)])
 def test_dflash(own: bool, anchor: bool, tmp_path: Path) -> None:
     """Its reference, with which the drafter is compared elsewhere, computes what the package computes."""
@@ -157,19 +166,9 @@ def test_dflash(own: bool, anchor: bool, tmp_path: Path) -> None:
     if own:
         model.load_vocab_mappings(torch.isin(torch.arange(VOCAB), ids), ids - torch.arange(len(ids)))
     model.save_pretrained(tmp_path)
-    states, tokens = torch.randn(TOKENS, 2 * HIDDEN), torch.randint(0, VOCAB - 1, (TOKENS,))
-    place = TOKENS - 2 * BLOCK
-    wanted = torch.zeros(1, TOKENS)
-    wanted[0, place] = 1.0  # the only place that a block may begin at
+    states, tokens, place, given = block_inputs()
     with torch.no_grad():
-        _, found, _, _, places = model._backbone_forward(
-            states[None],
-            tokens[None],
-            wanted,
-            torch.randn(1, TOKENS, HIDDEN),
-            torch.zeros(1, TOKENS, dtype=torch.long),
-            max_anchors=1,
-        )
+        _, found, _, _, places = model._backbone_forward(*given, max_anchors=1)
     assert places[0] == place
     made = Reference(
         model.embed_tokens.weight.detach(), model.lm_head.weight.detach(), own=own, anchor=anchor

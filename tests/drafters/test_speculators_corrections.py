@@ -12,12 +12,12 @@ import pytest
 import torch
 from drafters.dflash_models import BLOCK, MASK, Reference
 from drafters.dflash_models import BOUNDARIES as DFLASH_BOUNDARIES
-from drafters.eagle3_models import HIDDEN, VOCAB
-from drafters.test_speculators import TOKENS, TOLERANCE, about, layers_config, with_weights
+from drafters.eagle3_models import VOCAB
+from drafters.test_speculators import TOLERANCE, about, block_inputs, layers_config, with_weights
 from safetensors.torch import load_file, save_file
 from settings import F32
 
-from ovspec_models.folder.head_info import samples_anchor
+from ovspec_models.folder.head_info import form_of, samples_anchor
 from ovspec_models.heads import open_correction, open_head
 from ovspec_models.heads.dflash import dflash_model
 
@@ -62,9 +62,7 @@ def corrected(name: str, folder: Path) -> Any:
 
 def of_package(model: Any, seen: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """States, the tokens of a block and the one before, those up to it; `seen`: what the package computes."""
-    states, tokens = torch.randn(TOKENS, 2 * HIDDEN), torch.randint(0, VOCAB - 1, (TOKENS,))
-    place, wanted = TOKENS - 2 * BLOCK, torch.zeros(1, TOKENS)
-    wanted[0, place] = 1.0
+    states, tokens, place, given = block_inputs()
     module = importlib.import_module(type(model).__module__)
 
     def watch(*more: Any, **said: Any) -> Any:
@@ -80,14 +78,7 @@ def of_package(model: Any, seen: dict[str, torch.Tensor]) -> tuple[torch.Tensor,
     model.lm_head.register_forward_hook(lambda layer, given, found: seen.update(logits=found[0]))
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(module, "compute_metrics", watch)
-        model(
-            states[None],
-            tokens[None],
-            wanted,
-            torch.randn(1, TOKENS, HIDDEN),
-            torch.zeros(1, TOKENS, dtype=torch.long),
-            max_anchors=1,
-        )
+        model(*given, max_anchors=1)
     around = tokens[place - 1 : place + BLOCK]
     if hasattr(model, "candidate_selector"):
         with torch.no_grad():
@@ -100,7 +91,7 @@ def of_package(model: Any, seen: dict[str, torch.Tensor]) -> tuple[torch.Tensor,
 def of_head(folder: Path, seen: dict[str, torch.Tensor], tokens: torch.Tensor) -> dict[str, Any]:
     """What the exported head's correction makes of the same states and logits, from place to place."""
     checkpoint = open_head(folder, "dflash")
-    correction = open_correction(dflash_model(checkpoint, "fp32"), checkpoint.config)
+    correction = open_correction(dflash_model(checkpoint, "fp32"), form_of(checkpoint.config) or "")
     assert correction is not None
     step = ov.Core().compile_model(correction.step, "CPU", dict(F32)).create_infer_request()
     given = np.zeros((BLOCK, 0), np.float32)

@@ -92,13 +92,18 @@ def test_without_room_for_the_weights(info: ModelInfo, demo_ir: Path) -> None:
         plan(info, 32, available=info.weight_bytes // 2).check()
 
 
-def test_adapters_take_what_the_context_could_have(info: ModelInfo, demo_ir: Path) -> None:
-    """They are in memory when it is planned, so that what is free comes beside them."""
+@pytest.mark.parametrize("name", ["adapters", "pictures"])
+def test_what_lies_beside_models_takes_what_the_context_could_have(info: ModelInfo, name: str) -> None:
     room, held = plan(info, available=0).total, 5_000_000
-    with_some = plan(info, available=room, adapters=held)
+    with_some = plan(info, available=room, **{name: held})
     assert with_some.total == room + held
-    with pytest.raises(ValueError, match=r"adapters 0\.01, KV cache .* --max-context \d+ at most"):
+    with pytest.raises(ValueError, match=rf"{name} 0\.01, KV cache .* --max-context \d+ at most"):
         with_some.check()
+
+
+def test_adapters_are_in_memory_already(info: ModelInfo) -> None:
+    """When it is planned, so that what is free comes beside them."""
+    held = 5_000_000
     few = plan(info, 32, available=0).total
     with pytest.raises(ValueError, match=r"adapters 0\.01, .*; give fewer adapters, or some of lower rank"):
         plan(info, 32, available=few, adapters=held).check()
@@ -107,12 +112,8 @@ def test_adapters_take_what_the_context_could_have(info: ModelInfo, demo_ir: Pat
     assert plan(info, adapters=10**12).available > before + 10**12 - 2**30
 
 
-def test_pictures_take_what_the_context_and_other_requests_could_have(info: ModelInfo, demo_ir: Path) -> None:
-    room, held = plan(info, available=0).total, 5_000_000
-    with_some = plan(info, available=room, pictures=held)
-    assert with_some.total == room + held
-    with pytest.raises(ValueError, match=r"pictures 0\.01, KV cache .* --max-context \d+ at most"):
-        with_some.check()
+def test_pictures_take_what_other_requests_could_have(info: ModelInfo, demo_ir: Path) -> None:
+    held = 5_000_000
     draft = ModelInfo.read(demo_ir / "draft")
     alone = plan(info, 32, available=0, pictures=held).total
     with pytest.raises(ValueError, match="--draft-model none"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -113,7 +113,7 @@ class HeadInfo:
         samples_anchor: whether each token of a block gives the one behind it.
         correction: one of `CORRECTED`, if tokens drafted before change its logits; else empty.
         own_output: whether it drafts tokens of its own, and does not share the target's output layer.
-        config: config.json, with the sizes of the layers among its own settings.
+        of_speculators: whether its config.json is in the form of the package speculators.
     """
 
     folder: Path
@@ -128,7 +128,7 @@ class HeadInfo:
     samples_anchor: bool = False
     correction: str = ""
     own_output: bool = False
-    config: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    of_speculators: bool = False
 
     @classmethod
     def read(cls, folder: str | Path) -> HeadInfo:
@@ -155,7 +155,7 @@ class HeadInfo:
             samples_anchor=samples_anchor(config),
             correction=form if form in CORRECTED else "",
             own_output=has_own_tokens(config),
-            config=config,
+            of_speculators=FORMAT in config,
         )
 
     def check_target(self, hidden_size: int, layers: int, vocab_size: int) -> None:
@@ -220,8 +220,29 @@ def _layers(folder: Path, config: dict[str, Any]) -> int:
     return _number(folder, name, config.get(name), "") if config.get(name) else 0
 
 
+def block_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json with what its `dflash_config` says among its own settings."""
+    return {**config, **_nested(config, _DFLASH)}
+
+
+def block_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
+    """Tokens of the blocks that a head drafts, the one before the draft counted, and the mask token.
+
+    Raises:
+        ValueError: config.json does not say them.
+    """
+    said = block_settings(config)
+    size, token = said.get("block_size"), said.get("mask_token_id")
+    if not is_int(size) or size < 2 or not is_int(token) or token < 0:
+        raise ValueError(
+            f"{folder / 'config.json'}: block_size is {shown(size)} and mask_token_id {shown(token)}, "
+            "expected at least 2 and a token; get the head again"
+        )
+    return int(size), int(token)
+
+
 def masks_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
-    """The same of a P-EAGLE head, which says how many tokens it drafts.
+    """As `block_of`, of a P-EAGLE head, whose config.json says how many tokens it drafts.
 
     Raises:
         ValueError: config.json does not say them.
@@ -242,27 +263,6 @@ def _block(folder: Path, config: dict[str, Any], form: str) -> tuple[int, int] |
     if form == "peagle":
         return masks_of(folder, config)
     return block_of(folder, config) if _FORMS.get(form, form) == "dflash" else None
-
-
-def block_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """A config.json with what its `dflash_config` says among its own settings."""
-    return {**config, **_nested(config, _DFLASH)}
-
-
-def block_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
-    """Tokens of the blocks that a head drafts, the one before the draft counted, and the mask token.
-
-    Raises:
-        ValueError: config.json does not say them.
-    """
-    said = block_settings(config)
-    size, token = said.get("block_size"), said.get("mask_token_id")
-    if not is_int(size) or size < 2 or not is_int(token) or token < 0:
-        raise ValueError(
-            f"{folder / 'config.json'}: block_size is {shown(size)} and mask_token_id {shown(token)}, "
-            "expected at least 2 and a token; get the head again"
-        )
-    return int(size), int(token)
 
 
 def _nested(config: dict[str, Any], name: str) -> dict[str, Any]:

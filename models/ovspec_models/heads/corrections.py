@@ -128,16 +128,19 @@ def _made(states: ov.Node, arrays: Arrays, weights: CheckpointWeights) -> ov.Nod
     return made
 
 
-def open_correction(model: ov.Model, config: dict[str, Any]) -> Correction | None:
+def open_correction(model: ov.Model, name: str) -> Correction | None:
     """Take the correction out of a head's graph, in place; `None`: it has none.
 
     Args:
         model: the graph.
-        config: config.json of the head.
+        name: of the form, as `HeadInfo.correction`.
+
+    Raises:
+        ValueError: the graph has none.
     """
-    form = _form(config)
-    if form is None:
+    if not name:
         return None
+    form = _FORMS[name]
     made = {name for port in model.outputs for name in port.get_names()}
     if not made.intersection(_OUTPUTS):
         raise ValueError(

@@ -101,7 +101,7 @@ def check_files(folder: Path, everything: bool = True) -> dict[str, Any]:
         raise ValueError(f"{path} can't be read ({type(error).__name__}: {error}); {remedy}") from None
     present = relative_files(folder)
     for name in sorted(wanted.keys() - present):
-        raise ValueError(f"{str(folder / name)[:300]} is missing; {remedy}".replace("\n", " "))
+        raise ValueError(f"{folder / name[:200]!s} is missing; {remedy}".replace("\n", " "))
     for name in sorted(present - wanted.keys()):
         raise ValueError(f"{folder / name} is not a file of this bundle; remove it, or {remedy}")
     own = sha256(path)

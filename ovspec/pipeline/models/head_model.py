@@ -22,7 +22,7 @@ from ovspec.operations.native_attention import attention_on
 from ovspec.pipeline.models.assistant_model import AssistantChoices
 from ovspec.pipeline.models.draft_model import DraftModel
 from ovspec_models import ModelInfo, check_same_token_ids
-from ovspec_models.folder.head_info import FORMAT, HeadInfo, head_kind, why_unknown
+from ovspec_models.folder.head_info import HeadInfo, head_kind, why_unknown
 from ovspec_transforms import last_line
 
 
@@ -51,7 +51,7 @@ def _last_boundary(head: HeadInfo, layers: int) -> tuple[int, ...]:
 
 def _mtp_boundary(head: HeadInfo, layers: int) -> tuple[int, ...]:
     """The same; speculators trains modules on what the target's last norm reads."""
-    return (layers + (FORMAT not in head.config),)
+    return (layers + (not head.of_speculators),)
 
 
 _KINDS = {

@@ -236,7 +236,7 @@ def test_a_schedule_learns_nothing_of_commits_that_fail(
     monkeypatch.setattr(AutoSchedule, "observe", lambda own, step: [seen.append(step), observe(own, step)])
     failed = broken(
         engine.target,
-        lambda _, batch: fails and all(rows.is_dense and 1 < rows.sampled for rows in batch),
+        lambda _, batch: fails and all(rows.is_dense and rows.sampled > 1 for rows in batch),
         late,
     )
     for _ in range(4):

@@ -51,6 +51,18 @@ def _sequences(chance: random.Random) -> list[Any]:
     ]
 
 
+def _sight(chance: random.Random) -> Given:
+    """What rows see of each other and of the past."""
+    windows, tree = (0, 0, 1, 40, 200), chance.random() < 0.5
+    return chance.choice(
+        (
+            {"window": chance.choice(windows), "tree": tree},
+            {"past_window": chance.choice(windows), "tree": tree},
+            {"past_window": chance.choice(windows), "causal": False},
+        )
+    )
+
+
 def _pass_sizes(chance: random.Random) -> Given:
     return {
         "sequences": _sequences(chance),
@@ -60,10 +72,9 @@ def _pass_sizes(chance: random.Random) -> Given:
         "v_size": 8 * chance.randint(1, 20),
         "fmt": chance.choice(FORMATS),
         "seed": chance.randrange(SEEDS),
-        "window": chance.choice((0, 0, 1, 40, 200)),
+        "sight": _sight(chance),
         "keep": chance.choice((None, None, 0.2, 0.7)),
         "sinks": chance.random() < 0.5,
-        "tree": chance.random() < 0.5,
     }
 
 

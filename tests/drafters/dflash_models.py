@@ -82,7 +82,7 @@ class Reference(nn.Module):
         if form:
             self.correction, made, self.said = FORMS[form]
             self.add_module(self.correction, made(len(self.ids), BLOCK))
-        if windows:
+        if any(windows):
             self.said = {
                 **self.said,
                 FORMAT: form.split(",")[0] or "dflash",

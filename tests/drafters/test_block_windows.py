@@ -21,6 +21,7 @@ from tiers import by_tier
 
 from ovspec.drafters.parallel_draft import BlockLogits
 from ovspec.engine.llm_engine import LLMEngine
+from ovspec_models.folder.head_info import HeadInfo
 from ovspec_models.heads import export_head, open_head
 
 #: Shorter than the prompts, in each layer or in one, and longer than some contexts.
@@ -167,6 +168,14 @@ def test_a_graph_of_other_layers_than_its_config(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"has 2 layers, num_hidden_layers of config\.json is 1"):
         load(folder)
+
+
+def test_full_layers_whatever_the_window_is(tmp_path: Path) -> None:
+    """Also of z-lab's heads: layer_types says that no layer has it."""
+    full = {"layer_types": ["full_attention"] * OWN_LAYERS}
+    checkpoint = reference("causal").save(tmp_path / "dflash", **full, speculators_model_type=None)
+    open_head(checkpoint, "dflash")
+    assert HeadInfo.read(checkpoint).layer_windows == (0,) * OWN_LAYERS
 
 
 def test_dflash2_sees_its_whole_block_unless_told(tmp_path: Path) -> None:

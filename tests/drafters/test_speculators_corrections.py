@@ -36,19 +36,10 @@ CORRECTED: dict[str, tuple[str, dict[str, Any]]] = {
         {"conv_group_size": 8, "conv_kernel_size": 3, "selector_rank": 8, "selector_top_k": 5},
     ),
     "dspark, rnn, windows": ("DSpark", {"markov_rank": 8, "markov_head_type": "rnn", "windows": (5, 0)}),
-    "dflash2, windows": (
-        "DFlash2",
-        {
-            "conv_group_size": 8,
-            "conv_kernel_size": 3,
-            "selector_rank": 8,
-            "selector_top_k": 5,
-            "windows": (6, 6),
-        },
-    ),
     "xpress": ("XPress", {"xpress_rank": 8}),
     "xpress, anchor": ("XPress", {"xpress_rank": 8, "sample_from_anchor": True}),
 }
+CORRECTED["dflash2, windows"] = ("DFlash2", {**CORRECTED["dflash2"][1], "windows": (6, 6)})
 LEFT_OUT = 3e-3
 
 

@@ -96,14 +96,15 @@ def attention(operands: Sequence[Array], settings: Settings, widths: Widths) -> 
     heads: dict[str, Any] = {
         name: int(settings[name]) for name in ("kv_heads", "k_size", "v_size", "sliding_window")
     }
-    sight = {"past_window": int(settings.get("past_window", 0)), "causal": settings.get("causal", "1") != "0"}
+    heads["past_window"] = int(settings.get("past_window", 0))
+    heads["causal"] = settings.get("causal", "1") != "0"
     nothing = np.zeros((len(query), widths[0]), np.float32)
     begins, past, block_begins, parents, blocks = unpack_tables(tables)
     none = np.zeros((heads["kv_heads"], 0), np.int32)
     blocks_read, counts, sinks = selection or (none, none, np.zeros(0, np.float32))
     tables_ = (begins, past, blocks, block_begins, blocks_read, counts, sinks, parents)
     rows, scale = query.astype(np.float32), float(settings["scale"])
-    return [verify_attention(rows, keys, values, nothing, *tables_, scale=scale, **heads, **sight)]
+    return [verify_attention(rows, keys, values, nothing, *tables_, scale=scale, **heads)]
 
 
 def _second(operands: Sequence[Array]) -> Array:

@@ -69,7 +69,7 @@ def form_of(config: dict[str, Any], tail: bytes = b"") -> str | None:
         config: its config.json.
         tail: of its IR, if it has been exported.
     """
-    if isinstance(config.get(FORMAT), str):
+    if of_speculators(config):
         return str(config[FORMAT])
     architectures = config.get("architectures")
     said = str(architectures[0]).lower() if isinstance(architectures, list) and architectures else ""
@@ -147,7 +147,6 @@ class HeadInfo:
         if kind is None:
             raise ValueError(f"'{path}' holds no head")
         hidden, form = config.get("hidden_size"), form_of(config) or kind
-        of_speculators = FORMAT in config
         return cls(
             folder=path,
             kind=kind,
@@ -161,9 +160,9 @@ class HeadInfo:
             samples_anchor=samples_anchor(config),
             correction=form if form in CORRECTED else "",
             own_output=has_own_tokens(config),
-            layer_windows=layer_windows(path, config, of_speculators) if kind == "dflash" else (),
+            layer_windows=layer_windows(path, config, of_speculators(config)) if kind == "dflash" else (),
             windows_causal=windows_causal(config),
-            of_speculators=of_speculators,
+            of_speculators=of_speculators(config),
         )
 
     def check_target(self, hidden_size: int, layers: int, vocab_size: int) -> None:
@@ -194,6 +193,11 @@ def samples_anchor(config: dict[str, Any]) -> bool:
     """Whether each token of a block gives the one behind it by a head's config.json."""
     said = config.get("sample_from_anchor")
     return form_of(config) == "dspark" if said is None else said is True
+
+
+def of_speculators(config: dict[str, Any]) -> bool:
+    """Whether a head's config.json is in the form of the package speculators."""
+    return isinstance(config.get(FORMAT), str)
 
 
 def windows_causal(config: dict[str, Any]) -> bool:

@@ -30,7 +30,7 @@ def layer_windows(folder: Path, config: dict[str, Any], of_speculators: bool) ->
             f"{folder / 'config.json'}: num_hidden_layers is {shown(layers)}, expected a positive integer"
         )
     said, window = config.get("use_sliding_window"), config.get("sliding_window")
-    if said not in (None, False, True):
+    if said is not None and not isinstance(said, bool):
         _refuse(folder, "use_sliding_window", said, "expected true or false")
     if types is None:
         if said:
@@ -59,7 +59,8 @@ def layer_windows(folder: Path, config: dict[str, Any], of_speculators: bool) ->
         _refuse(
             folder, "sliding_window", window, f"expected a number of tokens, as layer_types has {_SLIDING!r}"
         )
-    return tuple(window if kind == _SLIDING else 0 for kind in types)
+    size = window
+    return tuple(size if kind == _SLIDING else 0 for kind in types)
 
 
 def _refuse(folder: Path, name: str, value: object, reason: str) -> None:

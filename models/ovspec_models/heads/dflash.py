@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.folder.head_info import (
-    FORMAT,
     OWN_EMBEDDING,
     block_of,
     block_settings,
     boundaries_of,
     form_of,
     has_own_tokens,
+    of_speculators,
 )
 from ovspec_models.folder.layer_windows import layer_windows
 from ovspec_models.heads.checkpoint import (
@@ -182,7 +182,7 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         ValueError: a weight is missing or has another shape, or config.json does not say what is read.
     """
     config, where, shape = checkpoint.config, f"head '{checkpoint.folder}'", dflash_shape(checkpoint)
-    layer_windows(checkpoint.folder, config, FORMAT in config)
+    layer_windows(checkpoint.folder, config, of_speculators(config))
     boundaries = boundaries_of(config)
     if boundaries is None:
         raise ValueError(f"{where}: config.json has no target_layer_ids in dflash_config; get the head again")

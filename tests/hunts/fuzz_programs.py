@@ -182,17 +182,12 @@ class Program:
         del self._widths[written]  # no rows for others
         sight = self._chance.choice(
             (
-                "0",
-                "0",
-                "1",
-                "20",
-                "0 past_window=1",
-                "0 past_window=20",
-                "0 causal=0",
-                "0 past_window=3 causal=0",
+                *(["sliding_window=0"], ["sliding_window=1"], ["sliding_window=20"]),
+                *(["sliding_window=0", f"past_window={window}"] for window in (1, 20)),
+                *(["sliding_window=0", "causal=0"], ["sliding_window=0", "past_window=3", "causal=0"]),
             )
         )
-        settings = (*sizes, f"scale={size**-0.5:.9g}", f"sliding_window={sight}")
+        settings = (*sizes, f"scale={size**-0.5:.9g}", *sight)
         self._step([heads * size], "attention", q, *caches, written, "tables", *settings)
 
     def _of_two(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ovspec_models.folder.shown import shown
 from ovspec_models.folder.sparse_verify import is_int
@@ -59,9 +59,8 @@ def layer_windows(folder: Path, config: dict[str, Any], of_speculators: bool) ->
         _refuse(
             folder, "sliding_window", window, f"expected a number of tokens, as layer_types has {_SLIDING!r}"
         )
-    size = window
-    return tuple(size if kind == _SLIDING else 0 for kind in types)
+    return tuple(window if kind == _SLIDING else 0 for kind in types)
 
 
-def _refuse(folder: Path, name: str, value: object, reason: str) -> None:
+def _refuse(folder: Path, name: str, value: object, reason: str) -> NoReturn:
     raise ValueError(f"head '{folder}': {name} of config.json is {shown(value)}, {reason}")

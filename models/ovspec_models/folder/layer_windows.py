@@ -9,6 +9,8 @@ from ovspec_models.folder.shown import shown
 from ovspec_models.folder.sparse_verify import is_int
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+#: Layers that a head may have; a damaged number would fill the memory.
+MOST_LAYERS = 256
 _MOST = 2**31 - 1
 
 
@@ -25,9 +27,9 @@ def layer_windows(folder: Path, config: dict[str, Any], of_speculators: bool) ->
         ValueError: config.json does not say them as that package does.
     """
     layers, types = config.get("num_hidden_layers"), config.get("layer_types")
-    if not is_int(layers) or not 1 <= layers <= _MOST:
+    if not is_int(layers) or not 1 <= layers <= MOST_LAYERS:
         raise ValueError(
-            f"{folder / 'config.json'}: num_hidden_layers is {shown(layers)}, expected a positive integer"
+            f"{folder / 'config.json'}: num_hidden_layers is {shown(layers)}, expected 1 to {MOST_LAYERS}"
         )
     said, window = config.get("use_sliding_window"), config.get("sliding_window")
     if said is not None and not isinstance(said, bool):

@@ -26,9 +26,8 @@ from ovspec_models.folder.head_info import (
     has_own_tokens,
     of_speculators,
 )
-from ovspec_models.folder.layer_windows import layer_windows
+from ovspec_models.folder.layer_windows import MOST_LAYERS, layer_windows
 from ovspec_models.heads.checkpoint import (
-    MOST_LAYERS,
     CheckpointWeights,
     HeadCheckpoint,
     head_model,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from serve.conftest import Served
+from serve.conftest import Served, serving
 
 from ovspec.serve.output.message_parser import MessageParser, MessageStream, NewCall, text_of
 from ovspec.serve.tools import GENERIC, HERMES, LIST, LLAMA, form_of
@@ -233,3 +234,64 @@ def test_what_can_not_be_called_is_refused(served: Served, fields: dict[str, Any
     status, answer = served.post("/v1/chat/completions", {**CHAT, **fields})
     assert status == 400, answer
     assert answer["error"]["param"] == param and "\n" not in answer["error"]["message"]
+
+
+# What Mistral's public templates do with calls and their results.
+MISTRAL = """
+{%- macro check(id) %}
+  {%- if id is not defined or id|length != 9 %}
+    {{- raise_exception("Tool call IDs should be alphanumeric strings with length 9!") }}
+  {%- endif %}
+{%- endmacro %}
+{%- for message in messages %}
+  {%- if message.role == "user" %}
+    {{- message.content }}
+  {%- elif message.role == "tool" %}
+    {{- check(message.tool_call_id) }}
+    {{- "[TOOL_RESULTS]" + message.content + " of " + message.tool_call_id }}
+  {%- elif message.tool_calls is defined and message.tool_calls %}
+    {{- "[TOOL_CALLS]" }}
+    {%- for call in message.tool_calls %}
+      {{- check(call.id) }}
+      {{- (call.function|tojson)[:-1] + ", id: " + call.id + "}" }}
+    {%- endfor %}
+  {%- else %}
+    {%- if loop.first %}
+      {{- raise_exception("Conversations must begin with a user!") }}
+    {%- endif %}
+    {{- message.content }}
+  {%- endif %}
+{%- endfor %}
+"""
+
+
+def test_calls_go_back_through_a_template_of_mistrals(demo_ir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mistral.jinja"
+    path.write_text(MISTRAL, encoding="utf-8")
+    user = CHAT["messages"]
+
+    def answered(call: dict[str, Any], id: str) -> list[dict[str, Any]]:
+        return [
+            *user,
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": id, "content": "sunny"},
+        ]
+
+    with serving(demo_ir, "--chat-template", path, "--served-model-name", "demo") as served:
+        body = {**CHAT, "tools": TOOLS, "tool_choice": NAMED, "max_tokens": 200}
+        status, answer = served.post("/v1/chat/completions", body)
+        assert status == 200, answer
+        [call] = answer["choices"][0]["message"]["tool_calls"]
+        assert len(call["id"]) == 9 and call["id"].isalnum()
+        for id in (call["id"], "call_0123456789abcdef01234567"):
+            messages = answered({**call, "id": id}, id)
+            status, answer = served.post("/v1/chat/completions", {**CHAT, "messages": messages})
+            assert status == 200, answer
+            tokens = served.post("/tokenize", {"messages": messages})[1]["tokens"]
+            text = served.post("/detokenize", {"tokens": tokens})[1]["prompt"]
+            of_call, of_result = text.partition("id: ")[2][:9], text.partition("sunny of ")[2]
+            assert of_call == of_result and of_call.isalnum() and (of_call == id) == (len(id) == 9)
+        # The template's own words.
+        messages = [{"role": "assistant", "content": "Hello"}, *user]
+        status, answer = served.post("/v1/chat/completions", {**CHAT, "messages": messages})
+        assert status == 400 and "(Conversations must begin with a user!)" in answer["error"]["message"]

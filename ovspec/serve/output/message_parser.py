@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
+import secrets
+import string
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
+# Templates of Mistral's take ids of exactly nine letters and digits.
+_ID_CHARACTERS = string.ascii_letters + string.digits
 _THINK, _THOUGHT = "<think>", "</think>"
 # What begins calls in some family, in the middle of an answer or at its start.
 _MARKS = ("<tool_call>", "<function=", "[TOOL_CALLS]", "<|tool_call|>", "<|python_tag|>", "functools[")
@@ -29,6 +32,10 @@ _SCALAR = re.compile(r"[^\s,}\]]+(?=[\s,}\]])")
 _MARK_OR_BRACKET = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 
 
+def _new_id() -> str:
+    return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
+
+
 @dataclass(slots=True)
 class ToolCall:
     """A call of a tool.
@@ -39,7 +46,7 @@ class ToolCall:
 
     name: str
     arguments: str
-    id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
+    id: str = field(default_factory=_new_id)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
@@ -142,6 +145,24 @@ class Message(StrictBody):
                 for call in self.tool_calls
             ]
         return found
+
+
+def with_short_ids(written: Sequence[dict[str, Any]]) -> None:
+    """Give the calls of templated messages the ids that Mistral's templates take: nine letters and digits.
+
+    The same id is always given the same one.
+    """
+    for message in written:
+        if "tool_call_id" in message:
+            message["tool_call_id"] = _short(message["tool_call_id"])
+        for call in message.get("tool_calls", ()):
+            call["id"] = _short(call["id"])
+
+
+def _short(given: str) -> str:
+    if re.fullmatch("[A-Za-z0-9]{9}", given):
+        return given
+    return base64.b32encode(hashlib.sha256(given.encode()).digest())[:9].decode()
 
 
 def have_pictures(messages: Sequence[Message]) -> bool:

@@ -108,6 +108,12 @@ class AnswerBody(StrictBody):
     user: Text | None = None
     service_tier: Annotated[None, OffExcept("auto", "default")] = None
     store: OffFalse = None
+    moderation: Off = None
+    # Of OpenAI's cache, and whom it bills or bans: nothing of an answer depends on them.
+    prompt_cache_key: Text | None = None
+    prompt_cache_retention: Text | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    safety_identifier: Text | None = None
 
     top_k: Annotated[Whole | None, BeforeValidator(_all_tokens)] = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, lt=1, strict=True)
@@ -238,7 +244,7 @@ class ChatBody(GenerationBody):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: Flag = True
     continue_final_message: Flag = False
-    verbosity: Off = None
+    verbosity: Annotated[None, OffExcept("medium")] = None
     web_search_options: Off = None
 
     @property

@@ -24,6 +24,7 @@ class TextPart(StrictBody):
     type: Literal["text"]
     text: Text
     cache_control: dict[str, Any] | None = None
+    prompt_cache_breakpoint: dict[str, Any] | None = None
 
 
 class ImageUrl(StrictBody):
@@ -39,6 +40,7 @@ class ImagePart(StrictBody):
     type: Literal["image_url"]
     image_url: ImageUrl
     cache_control: dict[str, Any] | None = None
+    prompt_cache_breakpoint: dict[str, Any] | None = None
 
 
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]

@@ -20,6 +20,7 @@ class ResponsePart(StrictBody):
     text: Text
     annotations: OffList = None
     logprobs: list[Any] | None = None
+    prompt_cache_breakpoint: dict[str, Any] | None = None
 
 
 Parts = Annotated[list[ResponsePart], Field(fail_fast=True, max_length=MAX_PARTS)]
@@ -56,6 +57,9 @@ class ResponseCall(ResponseItem):
     call_id: Text
     name: ToolName
     arguments: Arguments
+    caller: Annotated[None, OffExcept({"type": "direct"})] = None
+    namespace: Off = None
+    async_: OffFalse = Field(None, alias="async")
 
 
 class ResponseCallOutput(ResponseItem):
@@ -63,7 +67,10 @@ class ResponseCallOutput(ResponseItem):
 
     type: Literal["function_call_output"]
     call_id: Text
+    caller: Annotated[None, OffExcept({"type": "direct"})] = None
     output: TextOr[Parts]
+    name: ToolName | None = None
+    namespace: Off = None
 
 
 class ResponseReasoning(ResponseItem):
@@ -92,6 +99,10 @@ class ResponseFunction(Function):
     """A function that the model may ask to call; there are no other tools."""
 
     type: Literal["function"]
+    allowed_callers: Annotated[None, OffExcept(["direct"])] = None
+    defer_loading: OffFalse = None
+    output_schema: Off = None
+    async_: OffFalse = Field(None, alias="async")
 
 
 class ResponseNamedFunction(FunctionName):
@@ -133,6 +144,8 @@ class ResponseEffort(StrictBody):
     """Settings of reasoning; a summary is made where a model does so, and here none does."""
 
     effort: Text | None = None
+    context: Annotated[None, OffExcept("auto")] = None
+    mode: Annotated[None, OffExcept("standard")] = None
     summary: Annotated[None, OffExcept("auto")] = None
     generate_summary: Off = None
 
@@ -165,11 +178,12 @@ class ResponseBody(AnswerBody):
     chat_template_kwargs: dict[str, Any] | None = None
     special_tokens_in_content: Flag = False
 
-    prompt_cache_key: Text | None = None
-    safety_identifier: Text | None = None
     stream_options: ResponseStreamOptions | None = None
     truncation: Annotated[None, OffExcept("disabled")] = None
     background: OffFalse = None
+    background_options: Off = None
+    access_programs: Off = None
+    image: Off = None
     previous_response_id: Off = None
     conversation: Off = None
     prompt: Off = None
@@ -266,7 +280,7 @@ def _unfollowed(place: int) -> ApiError:
 
 
 def _tool(given: ResponseFunction) -> dict[str, Any]:
-    return {"type": "function", "function": given.model_dump(exclude={"type"}, exclude_none=True)}
+    return {"type": "function", "function": given.model_dump(include=set(Function.model_fields), exclude_none=True)}
 
 
 def _text(content: str | list[ResponsePart]) -> str:

@@ -121,16 +121,17 @@ class StrictBody(BaseModel):
         ignored: dict[str, None] | None = info.context
         known, extra = {}, None
         for name, entry in value.items():
-            if name not in fields:
+            if name in fields:
+                if entry is not None or fields[name].is_required():
+                    known[name] = entry
+            elif entry is not None:
                 extra = extra or name  # of many one is enough, for the same reason
-            elif entry is not None or fields[name].is_required():
-                known[name] = entry
         if extra is None:
             return known
         if ignored is None:
             return {**known, extra: value[extra]}
-        for name in value:
-            if name not in fields and len(ignored) < MAX_IGNORED:
+        for name, entry in value.items():
+            if name not in fields and entry is not None and len(ignored) < MAX_IGNORED:
                 ignored[_part(name)] = None
         return known
 

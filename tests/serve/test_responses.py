@@ -247,7 +247,9 @@ def test_only_grammars_take_the_lane_of_grammars(fields: dict[str, Any], expecte
 
 def test_reasoning_text_and_calls_are_items_in_this_order() -> None:
     def made() -> ResponseOutput:
-        return ResponseOutput(MessageStream(MessageParser({"f"}, reasons=True, starts_in_reasoning=False)))
+        return ResponseOutput(
+            MessageStream(MessageParser({"f": {}}, reasons=True, starts_in_reasoning=False))
+        )
 
     text = '<think>\nHm\n</think>\n\nSo.\n<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
     whole, stream = made(), made()

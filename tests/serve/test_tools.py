@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve.conftest import Served, serving
+from serve.conftest import TEMPLATE, Served, serving
 
 from ovspec.serve.output.message_parser import MessageParser, MessageStream, NewCall, text_of
-from ovspec.serve.tools import GENERIC, HERMES, LIST, LLAMA, form_of
+from ovspec.serve.tools import GENERIC, HERMES, LIST, LLAMA, QWEN_CODER, form_of
 
 WEATHER = '{"city": "Köln \\"a}\\" [", "days": {"n": [1, 2]}}'
 ONE = [("weather", WEATHER)]
@@ -38,6 +38,46 @@ ANSWERS: dict[str, tuple[str, str, str, list[tuple[str, str]]]] = {
     "the name of a tool": ("time flies", "", "time flies", []),
     "phi": (f'functools[{{"name": "weather", "arguments": {WEATHER}}}]', "", "", ONE),
     "phi 4": (f'<|tool_call|>[{{"name": "weather", "arguments": {WEATHER}}}]<|/tool_call|>', "", "", ONE),
+    "arguments before the name": (
+        f'<tool_call>\n{{"arguments": {WEATHER}, "name": "weather"}}\n</tool_call>\n'
+        '<tool_call>{"arguments": {}, "name": "time"}</tool_call>',
+        "", "", [*ONE, ("time", "{}")],
+    ),
+    "arguments without a name": ('{"arguments": {"name": 1}}', "", '{"arguments": {"name": 1}}', []),
+    "qwen coder": (
+        "So.\n<tool_call>\n<function=weather>\n<parameter=city>\nKöln </function>\n\n</parameter>\n"
+        '<parameter=days>\n3\n</parameter>\n<parameter=more>{"a": [true]}</parameter>\n'
+        "<parameter=raining>\nTrue\n</parameter>\n<parameter=unit>\n\"F\"\n</parameter>\n"
+        "<parameter=zip>\n50667\n</parameter>\n<parameter=state>\nnull\n</parameter>\n"
+        "</function>\n</tool_call>\n<tool_call>\n<function=time>\n</function>\n</tool_call>",
+        "", "So.",
+        [
+            (
+                "weather",
+                '{"city": "K\\u00f6ln </function>\\n", "days": 3, "more": {"a": [true]}, "raining": true, '
+                '"unit": "F", "zip": "50667", "state": null}',
+            ),
+            ("time", "{}"),
+        ],
+    ),
+    "python": (
+        "[weather(city='a\\'s \"(b)\"', days=[1, -2.5], more={'x': None, \"y\": True}), time()]", "", "",
+        [
+            ("weather", '{"city": "a\'s \\"(b)\\"", "days": [1, -2.5], "more": {"x": null, "y": true}}'),
+            ("time", "{}"),
+        ],
+    ),
+    "python behind its tag": ('<|python_tag|>[time(zone="a=b")]', "", "", [("time", '{"zone": "a=b"}')]),
+    "python without names": ('[weather("Köln")]', "", '[weather("Köln")]', []),
+    "python that is no call": ("[weather] is bad", "", "[weather] is bad", []),
+    "python of another": ("[rm(path=1)]", "", "[rm(path=1)]", []),
+    "mistral with an id": (
+        f"[TOOL_CALLS]weather[CALL_ID]aB3456789[ARGS]{WEATHER}[TOOL_CALLS]time[CALL_ID]bB3456789[ARGS]{{}}",
+        "", "", [*ONE, ("time", "{}")],
+    ),
+    "mistral with an id, without its marks": (
+        f"weatheraB3456789{WEATHER}timebB3456789{{}}", "", "", [*ONE, ("time", "{}")]
+    ),
     "generic": (
         f'{{\n "tool_calls": [{{"name": "weather", "arguments": {WEATHER}, "id": "a"}}]}}', "", "", ONE
     ),
@@ -56,8 +96,19 @@ ANSWERS: dict[str, tuple[str, str, str, list[tuple[str, str]]]] = {
 }  # fmt: skip
 
 
+TYPES = {
+    "city": {"type": "string"},
+    "days": {"type": "integer"},
+    "raining": {"type": ["boolean", "null"]},
+    "unit": {"type": "string", "enum": ["C", "F"]},
+    "zip": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    "state": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+}
+SCHEMAS: dict[str, dict[str, Any]] = {"weather": {"type": "object", "properties": TYPES}, "time": {}}
+
+
 def parser() -> MessageParser:
-    return MessageParser({"weather", "time"}, reasons=True, starts_in_reasoning=False)
+    return MessageParser(SCHEMAS, reasons=True, starts_in_reasoning=False)
 
 
 def test_a_call_that_was_shown_keeps_its_place() -> None:
@@ -106,9 +157,11 @@ def test_parts_whole_and_as_they_come(name: str) -> None:
         ("", "word"),
         ("<tool_call> ", "word "),
         ('<tool_call>{"name": "weather", "arguments": {"a": "', "word "),
+        ("<tool_call><function=weather><parameter=a>", "</function>"),
+        ("[weather(a='", "word "),
         ("", '<tool_call>{"name": "time", "arguments": {}}</tool_call>'),
     ],
-    ids=["text", "a long word", "a mark", "arguments", "calls"],
+    ids=["text", "a long word", "a mark", "arguments", "tags", "python", "calls"],
 )
 def test_a_long_answer_takes_time_by_its_length(begin: str, word: str) -> None:
     def seconds(count: int) -> float:
@@ -129,7 +182,14 @@ def test_arguments_of_any_depth(depth: int) -> None:
     assert text_of(pieces, "content") == ("" if depth == 3 else text)
 
 
+@pytest.mark.parametrize("marks", ["[TOOL_CALLS]weather[CALL_ID]aB3456789[ARGS]", "weatheraB3456789"])
+def test_an_id_of_the_models_is_kept(marks: str) -> None:
+    [call] = parser().parse(f"{marks}{WEATHER}", finished=True).calls
+    assert (call.name, call.id) == ("weather", "aB3456789")
+
+
 def test_the_form_of_a_family() -> None:
+    assert form_of("... <tool_call> <function=example> <parameter=x> ...") is QWEN_CODER
     assert form_of("... <tool_call> ...") is HERMES
     assert form_of("... [TOOL_CALLS] ...") is LIST
     assert form_of("... <|python_tag|> ...") is LLAMA
@@ -295,3 +355,16 @@ def test_calls_go_back_through_a_template_of_mistrals(demo_ir: Path, tmp_path: P
         messages = [{"role": "assistant", "content": "Hello"}, *user]
         status, answer = served.post("/v1/chat/completions", {**CHAT, "messages": messages})
         assert status == 400 and "(Conversations must begin with a user!)" in answer["error"]["message"]
+
+
+def test_a_call_that_is_required_in_tags(demo_ir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "coder.jinja"
+    path.write_text(TEMPLATE + "{# <function=example> <parameter=x> #}", encoding="utf-8")
+    with serving(demo_ir, "--chat-template", path, "--served-model-name", "demo") as served:
+        body = {**CHAT, "tools": TOOLS, "tool_choice": NAMED, "logprobs": True, "max_tokens": 200}
+        status, answer = served.post("/v1/chat/completions", body)
+    assert status == 200, answer
+    [one] = answer["choices"]
+    assert "<function=weather>" in "".join(entry["token"] for entry in one["logprobs"]["content"])
+    [call] = one["message"]["tool_calls"]
+    check_call(call)

@@ -280,7 +280,10 @@ def _unfollowed(place: int) -> ApiError:
 
 
 def _tool(given: ResponseFunction) -> dict[str, Any]:
-    return {"type": "function", "function": given.model_dump(include=set(Function.model_fields), exclude_none=True)}
+    return {
+        "type": "function",
+        "function": given.model_dump(include=set(Function.model_fields), exclude_none=True),
+    }
 
 
 def _text(content: str | list[ResponsePart]) -> str:

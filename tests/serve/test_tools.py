@@ -240,6 +240,40 @@ def test_a_call_that_is_required(served: Served, choice: Any) -> None:
     assert status == 200 and answer["choices"][0]["finish_reason"] in ("stop", "length")
 
 
+WRONG_SCHEMAS: dict[str, dict[str, Any]] = {
+    "items.type": {"items": {"type": 5}},
+    "no object": {"type": "string"},
+    "properties.a.type": {"properties": {"a": {"type": "text"}}},
+    "properties": {"properties": ["a"]},
+    "properties.a": {"properties": {"a": "string"}},
+    "properties.a.required": {"type": "object", "properties": {"a": {"type": "string", "required": True}}},
+    "$defs.A.anyOf.1.enum": {"$defs": {"A": {"anyOf": [True, {"enum": "x"}]}}},
+    "properties.a.items": {"properties": {"a": {"items": 3}}},
+    "additionalProperties.minimum": {"additionalProperties": {"minimum": "0"}},
+}
+
+
+@pytest.mark.parametrize("place", WRONG_SCHEMAS)
+def test_a_schema_that_is_none_is_refused_whatever_the_choice(served: Served, place: str) -> None:
+    function = {"name": "f", "parameters": WRONG_SCHEMAS[place]}
+    chat = {**CHAT, "tools": [{"type": "function", "function": function}]}
+    response = {"model": "demo", "input": "Once", "tools": [{"type": "function", **function}]}
+    for path, body in (("chat/completions", chat), ("responses", response)):
+        for choice in ("auto", "none"):
+            status, answer = served.post(f"/v1/{path}", {**body, "tool_choice": choice})
+            assert status == 400 and answer["error"]["param"] == "tools", answer
+            assert "no JSON schema" in answer["error"]["message"]
+            assert place == "no object" or f" {place}=" in answer["error"]["message"]
+
+
+def test_a_free_call_may_have_a_schema_that_no_grammar_follows(served: Served) -> None:
+    pattern = {"type": "string", "pattern": "^(?=a)", "not": {"const": "ab"}}
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"a": pattern}}}
+    body = {**CHAT, "max_tokens": 2, "tools": [{"type": "function", "function": function}]}
+    assert served.post("/v1/chat/completions", body)[0] == 200
+    assert served.post("/v1/chat/completions", {**body, "tool_choice": "required"})[0] == 400
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

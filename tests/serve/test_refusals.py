@@ -98,20 +98,44 @@ FIELDS = {
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages",
     ),
+    "sound": (
+        {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
+        "messages.0.content.0.type=\"input_audio\": is not supported; possible: 'text', 'image_url'",
+    ),
+    "a refusal": (
+        {"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "a"}]}]},
+        "messages.0.content.0.type=\"refusal\": is not supported; possible: 'text', 'image_url'",
+    ),
+    "a part without a type": (
+        {"messages": [{"role": "user", "content": [{"text": "a"}]}]},
+        "messages.0.content.0=an object of 1: expected an object with a type",
+    ),
+    "content": (
+        {"messages": [{"role": "user", "content": 5}]},
+        "messages.0.content=5: input should be a valid string",
+    ),
+    "a custom tool": (
+        {"tools": [{"type": "custom", "custom": {"name": "a"}}]},
+        "tools.0.type=\"custom\": is not supported; possible: 'function'",
+    ),
+    "allowed tools": (
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
+        "tool_choice.type=\"allowed_tools\": is not supported; possible: 'function'",
+    ),
     "half a character": ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages"),
 }
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_the_field_is_named(served: Served, name: str) -> None:
-    fields, param = FIELDS[name]
+    fields, message = FIELDS[name]
     status, body = served.post(
         "/v1/chat/completions", {"model": "demo", "messages": USER, "max_tokens": 9} | fields
     )
     error = body["error"]
     assert status == 400 and error["type"] == "invalid_request_error"
-    assert error["param"] == param
-    assert error["message"].startswith(error["param"]) and "\n" not in error["message"]
+    assert error["param"] == message.partition(".")[0].partition("=")[0]
+    assert error["message"].startswith(message) and "\n" not in error["message"]
 
 
 def test_supported_values_of_unsupported_fields_pass(served: Served) -> None:

@@ -19,6 +19,7 @@ from ovspec.serve.requests.strict_body import (
     Text,
     TokenIds,
     Whole,
+    WordOr,
 )
 from ovspec.serve.requests.tool_fields import MAX_TOOLS, NamedTool, Tool, restricts_calls
 
@@ -233,7 +234,7 @@ class ChatBody(GenerationBody):
     logprobs: Flag | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: WordOr[Literal["none", "auto", "required"], NamedTool] | None = None
     parallel_tool_calls: Flag | None = None
     functions: OffList = None
     function_call: Annotated[None, OffExcept("none")] = None

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ovspec.serve.requests.strict_body import Off, OffList, StrictBody, Text
+from ovspec.serve.requests.strict_body import Off, OffList, StrictBody, Text, TextOr
 from ovspec.serve.requests.tool_fields import ToolName
 
 MAX_MESSAGES = 4096
@@ -77,7 +77,7 @@ class Message(StrictBody):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | Annotated[list[Part], Field(fail_fast=True, max_length=MAX_PARTS)] | None = None
+    content: TextOr[Annotated[list[Part], Field(fail_fast=True, max_length=MAX_PARTS)]] | None = None
     type: Literal["message"] | None = None
     name: Text | None = None
     cache_control: dict[str, Any] | None = None

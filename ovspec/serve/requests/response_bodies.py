@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from ovspec.serve.requests.api_error import ApiError
 from ovspec.serve.requests.bodies import MAX_TOP_LOGPROBS, AnswerBody, ChatBody
 from ovspec.serve.requests.messages import MAX_MESSAGES, MAX_PARTS, Arguments
-from ovspec.serve.requests.strict_body import Flag, Off, OffExcept, OffFalse, OffList, StrictBody, Text, Whole
+from ovspec.serve.requests.strict_body import (
+    Flag,
+    Off,
+    OffExcept,
+    OffFalse,
+    OffList,
+    StrictBody,
+    Text,
+    TextOr,
+    Whole,
+    WordOr,
+)
 from ovspec.serve.requests.tool_fields import MAX_TOOLS, Function, FunctionName, ToolName, restricts_calls
 
 
@@ -24,14 +35,6 @@ class ResponsePart(StrictBody):
 
 
 Parts = Annotated[list[ResponsePart], Field(fail_fast=True, max_length=MAX_PARTS)]
-
-
-Listed = TypeVar("Listed")
-# An error is reported for the form that was sent only, text or list; places leave names in brackets out.
-TextOr = Annotated[
-    Annotated[Text, Tag("[text]")] | Annotated[Listed, Tag("[list]")],
-    Discriminator(lambda value: "[list]" if isinstance(value, list) else "[text]"),
-]
 
 
 class ResponseItem(StrictBody):
@@ -165,7 +168,7 @@ class ResponseBody(AnswerBody):
     text: ResponseText | None = None
     reasoning: ResponseEffort | None = None
     tools: Annotated[list[ResponseFunction], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ResponseNamedFunction | None = None
+    tool_choice: WordOr[Literal["none", "auto", "required"], ResponseNamedFunction] | None = None
     parallel_tool_calls: Flag | None = None
     include: (
         Annotated[

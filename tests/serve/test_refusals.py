@@ -266,8 +266,12 @@ def test_pages_of_other_origins_cannot_post(served: Served) -> None:
 
 
 def test_unknown_paths_and_methods(served: Served) -> None:
-    status, answer = served.post("/v1/embeddings", {"input": "x"})
-    assert status == 404 and "/v1/embeddings" in answer["error"]["message"]
+    for path in ("/v1/embeddings", "/v3/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score"):
+        status, answer = served.post(path, {"input": "x"})
+        assert status == 404
+        assert answer["error"]["message"].startswith(f"POST {path}: ovspec serves no embeddings and no rerank")
+    status, answer = served.post("/v1/images/generations", {"prompt": "x"})
+    assert status == 404 and answer["error"]["message"] == "POST /v1/images/generations: Not Found"
     assert served.post("/health", {})[0] == 405
 
 

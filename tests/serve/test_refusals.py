@@ -29,7 +29,7 @@ FIELDS = {
     "top_p": ({"top_p": 0}, "top_p"),
     "n": ({"n": 0}, "n"),
     "greedy n": ({"n": 2, "temperature": 0}, "n"),
-    "max_tokens": ({"max_tokens": 0}, "max_tokens"),
+    "max_tokens": ({"max_tokens": -1}, "max_tokens"),
     "too many tokens": ({"max_tokens": 9000}, "max_tokens"),
     "both limits": ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     "penalty": ({"presence_penalty": 3}, "presence_penalty"),
@@ -269,7 +269,9 @@ def test_unknown_paths_and_methods(served: Served) -> None:
     for path in ("/v1/embeddings", "/v3/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score"):
         status, answer = served.post(path, {"input": "x"})
         assert status == 404
-        assert answer["error"]["message"].startswith(f"POST {path}: ovspec serves no embeddings and no rerank")
+        assert answer["error"]["message"].startswith(
+            f"POST {path}: ovspec serves no embeddings and no rerank"
+        )
     status, answer = served.post("/v1/images/generations", {"prompt": "x"})
     assert status == 404 and answer["error"]["message"] == "POST /v1/images/generations: Not Found"
     assert served.post("/health", {})[0] == 405

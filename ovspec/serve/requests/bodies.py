@@ -162,7 +162,7 @@ class GenerationBody(AnswerBody):
     """Fields that both kinds of completion have."""
 
     n: Whole = Field(1, ge=1, le=MAX_CHOICES)
-    max_tokens: Whole | None = Field(None, ge=1)
+    max_tokens: Whole | None = Field(None, ge=0)
     stream_options: StreamOptions | None = None
     metadata: OffList = None
 
@@ -216,7 +216,6 @@ class CompletionBody(GenerationBody):
     logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     best_of: Whole | None = Field(None, ge=1, le=MAX_CHOICES)
     echo: Flag = False
-    max_tokens: Whole | None = Field(None, ge=0)
     suffix: Text | None = None
 
     @property
@@ -229,7 +228,7 @@ class ChatBody(GenerationBody):
     """The body of `/v1/chat/completions`."""
 
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
-    max_completion_tokens: Whole | None = Field(None, ge=1)
+    max_completion_tokens: Whole | None = Field(None, ge=0)
     special_tokens_in_content: Flag = False
     logprobs: Flag | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)

@@ -151,6 +151,18 @@ TINY: dict[str, Tiny] = {
         moe_intermediate_size=32,
         norm_topk_prob=True,
     ),
+    "Qwen3-MoE, windows": _tiny(
+        "Qwen3MoeConfig",
+        WINDOW,
+        WINDOW,
+        gated=0,
+        moe_layers=2,
+        head_dim=32,
+        **_EXPERTS,
+        use_sliding_window=True,
+        sliding_window=WINDOW,
+        lacks={"use_sliding_window": False},
+    ),
     "Mixtral": _tiny("MixtralConfig", gated=0, moe_layers=2, num_local_experts=4, num_experts_per_tok=2),
     "Mistral": _tiny("MistralConfig", WINDOW, WINDOW, sliding_window=WINDOW, lacks={"sliding_window": None}),
     "Phi-3": _tiny(

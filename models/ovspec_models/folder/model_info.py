@@ -42,7 +42,7 @@ _COUNTS: dict[str, tuple[str, ...]] = {
     "moe_intermediate_size": ("moe_intermediate_size", "intermediate_size"),
 }
 _WINDOW_PATTERNS = {"gemma2": 2, "gemma3_text": 6}
-_WINDOWED_TYPES = ("mistral", "mixtral", "phi3", "starcoder2")
+_WINDOWED_TYPES = ("mistral", "mixtral", "phi3", "phimoe", "qwen3_moe", "starcoder2")
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # of a value in the cache
 _VALUE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}  # of a weight
 _AGAIN = "export the model again: `ovspec export -m ... OUT`"
@@ -214,6 +214,11 @@ def shape_of(config: dict[str, Any], path: Path) -> dict[str, Any]:
     if why := UNPAGED.get(model_type):
         raise ValueError(
             f"{path}: models of type {model_type!r} can't be served: {why}; run them with transformers"
+        )
+    if text.get("use_bidirectional_attention") is True:
+        raise ValueError(
+            f"{path}: use_bidirectional_attention is true: every token attends to those behind it too, so "
+            "the model gives embeddings and no text; take a text generation model"
         )
     layers, heads = _number(path, text, "num_hidden_layers"), _number(path, text, "num_attention_heads")
     head_dim = _number(path, text, "head_dim", 0)

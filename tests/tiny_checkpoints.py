@@ -289,6 +289,15 @@ TINY: dict[str, Tiny] = {
     "Granite 4 hybrid, no positions and experts": _tiny(
         "GraniteMoeHybridConfig", 0, **_MAMBA, mamba_n_groups=2, num_local_experts=0
     ),
+    # transformers asks its cache of attention alone for a state of Mamba: its reference goes without a cache.
+    "Granite 4 hybrid, attention alone": _tiny(
+        "GraniteMoeHybridConfig",
+        gated=2,
+        **{**_MAMBA, "layer_types": ["attention"] * 2},
+        num_local_experts=0,
+        position_embedding_type="rope",
+        use_cache=False,
+    ),
     "Llama 4": _tiny(
         "Llama4TextConfig",
         intermediate_size_mlp=96,

@@ -95,6 +95,65 @@ def test_kinds_and_boundaries_that_are_not_known(models: Pair, tmp_path: Path) -
         ModelRunner(models.folder, backends=backends)
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            {"norm_before_residual": "yes"},
+            "norm_before_residual of config.json is 'yes', expected False or True,",
+        ),
+        ({"hidden_act": "gelu"}, "hidden_act of config.json is 'gelu', expected 'silu' or 'swish',"),
+        (
+            {"eagle_aux_hidden_state_layer_ids": ["a"], "norm_before_fc": False},
+            "config.json: the layers of the target that the head reads are ['a'], expected numbers; get the "
+            "head again",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
+            "rope_type is 'yarn', expected 'default' or 'llama3': others are not known; take another head",
+        ),
+        (
+            {"num_attention_heads": "4"},
+            "num_attention_heads of config.json is '4', expected a positive integer; get config.json again",
+        ),
+        (
+            {"rms_norm_eps": 0},
+            "rms_norm_eps of config.json is 0, expected a positive number; get config.json",
+        ),
+        ({"rope_scaling": "llama3"}, "is 'llama3', expected an object; get config.json again"),
+        (
+            {"num_hidden_layers": 2},
+            "no weight layers.1.input_layernorm.weight, which its config.json asks for",
+        ),
+    ],
+)
+def test_settings_that_are_refused(models: Pair, tmp_path: Path, config: dict[str, Any], said: str) -> None:
+    folder = Reference(models.reference.embedding).save(tmp_path / "head", **config)
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
+        open_head(folder, "eagle3")
+    assert said in str(caught.value) and str(folder) in str(caught.value)
+
+
+def test_folders_that_hold_no_such_head(models: Pair, tmp_path: Path) -> None:
+    def said(folder: Path, kind: str = "eagle3") -> str:
+        with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
+            open_head(folder, kind)
+        return str(caught.value)
+
+    assert f"'{tmp_path}' holds no head: it has no config.json" in said(tmp_path)
+    checkpoint = models.folder / "checkpoint"
+    assert "holds a head of the kind 'eagle3': use --eagle3" in said(checkpoint, "dflash")
+    for architecture, kind in (("DFlashDraftModel", "dflash"), ("DSparkDraftModel", "dflash")):
+        (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+        assert f"use --{kind}" in said(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"num_nextn_predict_layers": 1}))
+    assert "use --mtp" in said(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    assert "holds no head: its config.json names none" in said(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    assert "not valid JSON" in said(tmp_path)
+
+
 def test_checkpoints_that_are_not_whole(models: Pair, tmp_path: Path) -> None:
     folder = Reference(models.reference.embedding).save(tmp_path / "head")
     # Copies: the file, which is written anew, stays mapped otherwise.

@@ -174,7 +174,7 @@ def test_dflash(own: bool, anchor: bool, tmp_path: Path) -> None:
         model.embed_tokens.weight.detach(), model.lm_head.weight.detach(), own=own, anchor=anchor
     )
     checkpoint = open_head(tmp_path, "dflash")
-    assert boundaries_of(checkpoint.config) == DFLASH_BOUNDARIES
+    assert boundaries_of(checkpoint.folder, checkpoint.config) == DFLASH_BOUNDARIES
     made.load_state_dict(load_file(tmp_path / "model.safetensors"))
     with torch.no_grad():
         got = made.logits(tokens[: place + 1].tolist(), states[:place], BLOCK - 1 + anchor)

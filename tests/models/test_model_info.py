@@ -288,6 +288,11 @@ class TestErrors:
     def test_bad_config(self, tmp_path: Path, config: Any, part: str) -> None:
         self.check(folder_with(tmp_path, config), part, "export")
 
+    @pytest.mark.parametrize("kind", ["mamba", "linear_attention", "conv"])
+    def test_no_layer_of_attention(self, tmp_path: Path, kind: str) -> None:
+        folder = folder_with(tmp_path, {**BASE, "layer_types": [kind] * 3})
+        self.check(folder, f"all layers are of the kind '{kind}'", "run the model with transformers")
+
     @pytest.mark.parametrize("nested", [False, True], ids=["outer", "text_config"])
     def test_attention_to_later_tokens(self, tmp_path: Path, nested: bool) -> None:
         given = {"use_bidirectional_attention": True}

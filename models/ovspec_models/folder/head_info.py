@@ -145,7 +145,7 @@ class HeadInfo:
         return cls(
             folder=path,
             kind=kind,
-            boundaries=boundaries_of(config),
+            boundaries=boundaries_of(path, config),
             target_layers=_layers(path, config),
             target_hidden_size=_number(path, TARGET_SIZE, config.get(TARGET_SIZE) or hidden, kind),
             vocab_size=_number(path, "vocab_size", config.get("vocab_size"), kind),
@@ -188,8 +188,12 @@ def samples_anchor(config: dict[str, Any]) -> bool:
     return form_of(config) == "dspark" if said is None else said is True
 
 
-def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
-    """The boundaries that a head's config.json names, if it names any."""
+def boundaries_of(folder: Path, config: dict[str, Any]) -> tuple[int, ...] | None:
+    """The boundaries that a head's config.json names, if it names any.
+
+    Raises:
+        ValueError: they are no numbers.
+    """
     named = next((name for name in (BOUNDARIES, _BOUNDARIES_OF_DFLASH) if config.get(name)), None)
     if named:
         ids = config[named]
@@ -201,7 +205,10 @@ def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
     if not ids:
         return None
     if not _are_numbers(ids):
-        raise ValueError(f"the layers of the target that the head reads are {shown(ids)}, expected numbers")
+        raise ValueError(
+            f"{folder / 'config.json'}: the layers of the target that the head reads are {shown(ids)}, "
+            f"expected numbers; {_AGAIN}"
+        )
     return tuple(ids)
 
 
@@ -286,5 +293,7 @@ def _number(folder: Path, name: str, value: object, kind: str) -> int:
     if value is None and kind in _SIZES_IN_WEIGHTS:
         return 0
     if not is_int(value) or not 1 <= value <= _MOST:
-        raise ValueError(f"{folder / 'config.json'}: {name} is {shown(value)}, expected a positive integer")
+        raise ValueError(
+            f"{folder / 'config.json'}: {name} is {shown(value)}, expected a positive integer; {_AGAIN}"
+        )
     return value

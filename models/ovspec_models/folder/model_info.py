@@ -43,6 +43,7 @@ _COUNTS: dict[str, tuple[str, ...]] = {
 }
 _WINDOW_PATTERNS = {"gemma2": 2, "gemma3_text": 6}
 _WINDOWED_TYPES = ("mistral", "mixtral", "phi3", "phimoe", "qwen3_moe", "starcoder2")
+_WITHOUT_CACHE = ("mamba", "linear_attention", "conv")
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # of a value in the cache
 _VALUE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}  # of a weight
 _AGAIN = "export the model again: `ovspec export -m ... OUT`"
@@ -219,6 +220,12 @@ def shape_of(config: dict[str, Any], path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: use_bidirectional_attention is true: every token attends to those behind it too, so "
             "the model gives embeddings and no text; take a text generation model"
+        )
+    types = text.get("layer_types")
+    if isinstance(types, list) and types and all(kind in _WITHOUT_CACHE for kind in types):
+        raise ValueError(
+            f"{path}: all layers are of the kind {shown(types[0])}, and models without attention have no "
+            "keys and values to page or to read sparsely; run the model with transformers"
         )
     layers, heads = _number(path, text, "num_hidden_layers"), _number(path, text, "num_attention_heads")
     head_dim = _number(path, text, "head_dim", 0)

@@ -177,7 +177,7 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         ValueError: a weight is missing or has another shape, or config.json does not say what is read.
     """
     config, where, shape = checkpoint.config, f"head '{checkpoint.folder}'", dflash_shape(checkpoint)
-    boundaries = boundaries_of(config)
+    boundaries = boundaries_of(checkpoint.folder, config)
     if boundaries is None:
         raise ValueError(f"{where}: config.json has no target_layer_ids in dflash_config; get the head again")
     arrays: dict[str, NDArray[Any]] = {}

@@ -209,7 +209,7 @@ def _norms_of_states(checkpoint: HeadCheckpoint) -> list[str]:
     norms = norms_of(checkpoint.config)
     if "norm_before_fc" in norms:
         return ["input_norm.weight"]
-    count = len(boundaries_of(checkpoint.config) or ()) or _USUAL_BOUNDARIES
+    count = len(boundaries_of(checkpoint.folder, checkpoint.config) or ()) or _USUAL_BOUNDARIES
     return [f"fc_norm.{place}.weight" for place in range(count)] if "fc_norm" in norms else []
 
 

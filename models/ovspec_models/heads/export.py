@@ -113,12 +113,19 @@ def open_head(path: str | Path, kind: str) -> HeadCheckpoint:
     folder = Path(path)
     if not folder.is_dir():
         raise ValueError(f"--{kind} '{folder}' is no folder; give the folder of the head's checkpoint")
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"--{kind} '{folder}' holds no head: it has no config.json; give a head's folder")
+    read_config(folder)
     found = checkpoint_kind(folder)
     if found and found not in _KINDS:
         raise ValueError(f"--{kind} '{folder}' {why_unknown(found, _KINDS)}")
     if found != kind:
-        what = f"a head of the kind {found!r}" if found else "no head"
-        raise ValueError(f"--{kind} '{folder}' holds {what}: its config.json names another architecture")
+        raise ValueError(
+            f"--{kind} '{folder}' holds a head of the kind {found!r}: use --{found}"
+            if found
+            else f"--{kind} '{folder}' holds no head: its config.json names none; give the folder of the "
+            "head's checkpoint"
+        )
     if (folder / MTP_IR).is_file():
         checkpoint = read_mtp_ir(folder)
     else:
@@ -202,6 +209,6 @@ def export_head(
     config = {**checkpoint.config, **kind.facts(checkpoint)}
     config.setdefault(TARGET_SIZE, target.hidden_size)
     config[TARGET_LAYERS] = target.num_hidden_layers
-    if boundaries := boundaries_of(config):
+    if boundaries := boundaries_of(checkpoint.folder, config):
         config[BOUNDARIES] = list(boundaries)
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

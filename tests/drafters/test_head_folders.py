@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +85,35 @@ def test_boundaries(models: Pair, tmp_path: Path) -> None:
 )
 def test_heads_for_other_targets(models: Pair, tmp_path: Path, config: dict[str, Any], said: str) -> None:
     assert said in refusal(models, exported(models, tmp_path / "draft", **config))
+
+
+def verified_by(name: str | None, *architectures: str) -> dict[str, Any]:
+    """What a head of speculators says of the target that it was trained with."""
+    return {"speculators_config": {"verifier": {"name_or_path": name, "architectures": [*architectures]}}}
+
+
+def test_heads_of_other_verifiers(models: Pair, tmp_path: Path) -> None:
+    """The sizes are the same, so that nothing else tells them apart."""
+    model = replace(models, folder=tmp_path / "target")
+    shutil.copytree(models.folder, model.folder, ignore=shutil.ignore_patterns("draft", "checkpoint"))
+    config = json.loads((models.folder / "config.json").read_text())
+    (model.folder / "config.json").write_text(json.dumps({**config, "architectures": ["LlamaForCausalLM"]}))
+    same = ("LlamaForCausalLM", "LlamaForConditionalGeneration")
+    for number, architecture in enumerate(same):
+        load(model, exported(models, tmp_path / f"same{number}", **verified_by(None, architecture)))
+    load(model, exported(models, tmp_path / "unsaid", **verified_by("Qwen/Qwen3-8B")))
+    about = verified_by("Qwen/Qwen3-8B", "Qwen3ForCausalLM")
+    said = "its verifier is a Qwen3ForCausalLM (Qwen/Qwen3-8B), this target a LlamaForCausalLM; take the head"
+    other = exported(models, tmp_path / "other", **about)
+    assert said in refusal(model, other)
+    load(models, other)  # a target whose config.json names no architecture
+    told = json.loads(command("info", str(other), "--json").stdout)["head"]
+    assert told["target"] == "Qwen/Qwen3-8B" and told["target_architectures"] == ["Qwen3ForCausalLM"]
+    checkpoint = open_head(Reference(models.reference.embedding).save(tmp_path / "c", **about), "eagle3")
+    with pytest.raises(ValueError, match=re.escape(said)):
+        check_target(checkpoint, model.folder)
+    wrong = exported(models, tmp_path / "wrong", speculators_config={"verifier": {"architectures": "Llama"}})
+    assert "of the architectures 'Llama', expected a name and a list" in refusal(model, wrong)
 
 
 def test_kinds_and_boundaries_that_are_not_known(models: Pair, tmp_path: Path) -> None:

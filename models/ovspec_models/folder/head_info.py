@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from ovspec_models.folder.json_file import read_json
-from ovspec_models.folder.shown import shown
+from ovspec_models.folder.json_file import are_names, read_json
+from ovspec_models.folder.shown import cut, shown
 from ovspec_models.folder.sparse_verify import is_int
 
 #: In the config.json of the package speculators, the kind of a head.
@@ -114,6 +114,8 @@ class HeadInfo:
         correction: one of `CORRECTED`, if tokens drafted before change its logits; else empty.
         own_output: whether it drafts tokens of its own, and does not share the target's output layer.
         of_speculators: whether its config.json is in the form of the package speculators.
+        verifier: that target's name in this form; empty: not said.
+        verifier_architectures: its architectures, likewise.
     """
 
     folder: Path
@@ -129,6 +131,8 @@ class HeadInfo:
     correction: str = ""
     own_output: bool = False
     of_speculators: bool = False
+    verifier: str = ""
+    verifier_architectures: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: str | Path) -> HeadInfo:
@@ -156,10 +160,16 @@ class HeadInfo:
             correction=form if form in CORRECTED else "",
             own_output=has_own_tokens(config),
             of_speculators=FORMAT in config,
+            **_verifier(path, config),
         )
 
-    def check_target(self, hidden_size: int, layers: int, vocab_size: int) -> None:
+    def check_target(
+        self, hidden_size: int, layers: int, vocab_size: int, architectures: Sequence[str]
+    ) -> None:
         """Refuse a target that the head was not made for.
+
+        Args:
+            hidden_size, layers, vocab_size, architectures: of the target; no architectures: not said.
 
         Raises:
             ValueError: it names what differs.
@@ -175,6 +185,30 @@ class HeadInfo:
                     f"'{self.folder}' is a head for another target: its {name} is {made_for}, this target's "
                     f"{found}; take the head that was trained for this target"
                 )
+        made_with = self.verifier_architectures
+        if made_with and architectures and not {*map(_family, made_with)} & {*map(_family, architectures)}:
+            name = f" ({cut(self.verifier)})" if self.verifier else ""
+            raise ValueError(
+                f"'{self.folder}' is a head for another target: its verifier is a {cut(made_with[0])}{name}, "
+                f"this target a {cut(architectures[0])}; take the head that was trained for this target"
+            )
+
+
+def _family(architecture: str) -> str:
+    """An architecture without what it is used for: a text model may be a part of one that reads pictures."""
+    return architecture.removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
+
+
+def _verifier(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Name and architectures of the target that a head of speculators was trained with."""
+    said = _nested(_nested(config, "speculators_config"), "verifier")
+    name, architectures = said.get("name_or_path") or "", said.get("architectures") or []
+    if not isinstance(name, str) or not are_names(architectures):
+        raise ValueError(
+            f"{folder / 'config.json'}: the head's verifier is {shown(name)} of the architectures "
+            f"{shown(architectures)}, expected a name and a list of names; {_AGAIN}"
+        )
+    return {"verifier": name, "verifier_architectures": tuple(architectures)}
 
 
 def has_own_tokens(config: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from ovspec_models.folder.config import ModelSection, OvspecConfig
 from ovspec_models.folder.folder_check import check_model_folder
 from ovspec_models.folder.graph_files import graph_of, weight_bytes
 from ovspec_models.folder.ir_facts import IrFacts
-from ovspec_models.folder.json_file import read_json
+from ovspec_models.folder.json_file import are_names, read_json
 from ovspec_models.folder.rope_scaling import scaled_positions, why_no_more
 from ovspec_models.folder.shown import shown
 from ovspec_models.folder.sparse_verify import is_int
@@ -82,8 +82,8 @@ class ModelInfo:
     others (Gemma 4), else 0;
     ``num_kv_shared_layers`` counts the last layers, which read the caches of earlier ones.
     ``hidden_size`` to ``moe_intermediate_size`` are 0 where config.json says nothing. ``state_values``:
-    numbers that its other layers hold of a text of any length. ``shared_bytes``: weights of
-    other parts, or of another folder, that it computes with too.
+    numbers that its other layers hold of a text of any length. ``architectures``: transformers' names.
+    ``shared_bytes``: weights of other parts, or of another folder, that it computes with too.
     """
 
     folder: Path
@@ -108,6 +108,7 @@ class ModelInfo:
     state_values: int
     has_tokenizer: bool
     has_detokenizer: bool
+    architectures: tuple[str, ...] = ()
     shared_bytes: int = 0
     why_no_more_positions: str = ""
 
@@ -246,6 +247,7 @@ def shape_of(config: dict[str, Any], path: Path) -> dict[str, Any]:
         "full_head_dim": _count(text, "global_head_dim"),
         **{name: _count(text, *names) for name, names in _COUNTS.items()},
         "state_values": _state_values(text),
+        "architectures": tuple(given) if are_names(given := config.get("architectures")) else (),
     }
 
 

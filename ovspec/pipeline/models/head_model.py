@@ -120,7 +120,9 @@ class HeadChoices:
         info = ModelInfo.read(draft.models_path)
         if kind.shares_output and not head.own_output:
             info = replace(info, shared_bytes=target.output_bytes())
-        head.check_target(target.hidden_size, target.num_hidden_layers, target.vocab_size)
+        head.check_target(
+            target.hidden_size, target.num_hidden_layers, target.vocab_size, target.architectures
+        )
         device = resolve_device(draft.device or device)
         if "CACHE_DIR" in (draft.properties or {}):
             raise ValueError(

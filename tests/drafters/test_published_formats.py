@@ -253,8 +253,20 @@ FORMATS = (
         "",
         "`markov_rank` 0",
         "dflash",
-        form("dspark, vanilla", markov_rank=0),
-        "markov_rank of config.json is 0, expected a positive integer",
+        dflash(
+            architectures=["DSparkDraftModel"],
+            markov_rank=0,
+            enable_confidence_head=False,
+            sample_from_anchor=False,
+        ),
+    ),
+    Format(
+        "DSpark whose confidence reads a Markov head that is not there",
+        "",
+        "`markov_rank` 0",
+        "dflash",
+        form("dspark, vanilla", markov_rank=0, enable_confidence_head=True),
+        "confidence_head_with_markov of config.json is true, and markov_rank 0",
     ),
     Format(
         "DFlash2 of `speculators`",

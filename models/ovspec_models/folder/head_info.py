@@ -157,7 +157,7 @@ class HeadInfo:
             norms=norms_of(config),
             block=_block(path, config, form),
             samples_anchor=samples_anchor(config),
-            correction=form if form in CORRECTED else "",
+            correction=correction_of(config),
             own_output=has_own_tokens(config),
             of_speculators=FORMAT in config,
             **_verifier(path, config),
@@ -214,6 +214,20 @@ def _verifier(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
 def has_own_tokens(config: dict[str, Any]) -> bool:
     """Whether a head drafts tokens of its own by its config.json, and not those of its target."""
     return config.get("draft_vocab_size") not in (None, config.get("vocab_size"))
+
+
+def correction_of(config: dict[str, Any]) -> str:
+    """One of `CORRECTED` by a head's config.json; empty: nothing follows its logits."""
+    form = form_of(config)
+    if form == "dspark" and is_pure(config) and config.get("enable_confidence_head", True) is False:
+        return ""
+    return form if form in CORRECTED else ""
+
+
+def is_pure(config: dict[str, Any]) -> bool:
+    """Whether a DSpark head's config.json says that it drafts as DFlash, without a Markov head."""
+    rank = config.get("markov_rank")
+    return is_int(rank) and rank == 0
 
 
 def samples_anchor(config: dict[str, Any]) -> bool:

@@ -251,6 +251,7 @@ def head_facts(model: ModelInfo) -> dict[str, object]:
             else {}
         ),
         "embedding": "its own" if head.own_embedding else "the target's",
+        "output_layer": "its own" if head.own_output else "the target's",
     }
 
 

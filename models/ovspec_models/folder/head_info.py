@@ -37,8 +37,11 @@ _AGAIN = "get the head again"
 #: An MTP module as optimum-intel 2.2 writes it, into the folder of its target.
 MTP_IR = "openvino_mtp_model.xml"
 #: Keys of config.json that `ovspec export` adds.
-TARGET_LAYERS, TARGET_SIZE, OWN_EMBEDDING = "target_num_layers", "target_hidden_size", "own_embedding"
+TARGET_LAYERS, TARGET_SIZE = "target_num_layers", "target_hidden_size"
+OWN_EMBEDDING, OWN_OUTPUT = "own_embedding", "own_output"
 BOUNDARIES = "eagle_aux_hidden_state_layer_ids"
+# Kinds that have an output layer for tokens of their own alone.
+_SHARING = ("dflash", "mtp")
 #: Norms that an EAGLE-3 head may have more than the paper's, or elsewhere.
 NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _BOUNDARIES_OF_DFLASH = "aux_hidden_state_layer_ids"
@@ -112,7 +115,7 @@ class HeadInfo:
             stands for a token to come; else `None`.
         samples_anchor: whether each token of a block gives the one behind it.
         correction: one of `CORRECTED`, if tokens drafted before change its logits; else empty.
-        own_output: whether it drafts tokens of its own, and does not share the target's output layer.
+        own_output: whether it has an output layer of its own, and does not share the target's.
         of_speculators: whether its config.json is in the form of the package speculators.
         verifier: that target's name in this form; empty: not said.
         verifier_architectures: its architectures, likewise.
@@ -158,7 +161,7 @@ class HeadInfo:
             block=_block(path, config, form),
             samples_anchor=samples_anchor(config),
             correction=correction_of(config),
-            own_output=has_own_tokens(config),
+            own_output=_has_own_output(kind, config),
             of_speculators=FORMAT in config,
             **_verifier(path, config),
         )
@@ -228,6 +231,11 @@ def is_pure(config: dict[str, Any]) -> bool:
     """Whether a DSpark head's config.json says that it drafts as DFlash, without a Markov head."""
     rank = config.get("markov_rank")
     return is_int(rank) and rank == 0
+
+
+def _has_own_output(kind: str, config: dict[str, Any]) -> bool:
+    """Most have one unless their export says otherwise, some kinds for tokens of their own alone."""
+    return config.get(OWN_OUTPUT) is not False if kind not in _SHARING else has_own_tokens(config)
 
 
 def samples_anchor(config: dict[str, Any]) -> bool:

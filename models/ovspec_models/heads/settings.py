@@ -60,7 +60,7 @@ _WITHOUT_EFFECT = frozenset(
         # Where windows begin; there are none.
         "max_window_layers",
         # What `HeadInfo` reads, of which `ovspec export` writes some.
-        *("target_num_layers", "num_target_layers", "target_hidden_size", "own_embedding"),
+        *("target_num_layers", "num_target_layers", "target_hidden_size", "own_embedding", "own_output"),
         *("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids"),
     )
 )

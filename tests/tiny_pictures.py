@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -290,3 +292,15 @@ PICTURES = [
     Image.new("RGB", (56, 84), (200, 30, 60)),
     shapes(200, 61, 9),
 ]
+
+
+def without_pixels(form: str) -> bytes:
+    """A file of this form that says it is 0 wide and 0 high."""
+    file = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(file, form)
+    data = bytearray(file.getvalue())
+    begin, end = {"PNG": (16, 24), "GIF": (6, 10), "BMP": (18, 26)}[form]
+    data[begin:end] = bytes(end - begin)
+    if form == "PNG":
+        data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    return bytes(data[:10] + b";" * 20 if form == "GIF" else data)

@@ -13,7 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from PIL import Image, ImageDraw
-from tiny_checkpoints import _DEMO, _LINEAR, with_noise
+from tiny_checkpoints import _DEMO, with_noise
+from tiny_sizes import LINEAR
 
 _TEXT = {
     "hidden_size": 64,
@@ -159,7 +160,7 @@ def _qwen3_5(ids: dict[str, int]) -> dict[str, Any]:
     rope |= {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.25}
     given = _qwen3(ids)
     vision = {name: size for name, size in given["vision_config"].items() if "deepstack" not in name}
-    text = {**given["text_config"], "rope_parameters": rope, **_LINEAR}
+    text = {**given["text_config"], "rope_parameters": rope, **LINEAR}
     return {**given, "vision_config": vision, "text_config": text}
 
 

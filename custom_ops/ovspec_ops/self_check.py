@@ -163,18 +163,15 @@ def _check_select(core: ov.Core, inputs: Inputs, rule: str) -> tuple[float, Inpu
     return float(differ), dict(zip(("selected_blocks", "selected_counts"), got, strict=True))
 
 
-def _check_attention(core: ov.Core, inputs: Inputs, others: Inputs) -> float:
+def _check_attention(core: ov.Core, inputs: Inputs, others: Inputs, sight: dict[str, Any]) -> float:
     everything = inputs | others
-    scale = K_SIZE**-0.5
+    attributes: dict[str, Any] = {**SIZES, "v_size": V_SIZE, "scale": K_SIZE**-0.5, **sight}
     tables = [everything[name] for name in TABLES if name in everything]
     packed = {"verify_tables": pack_tables(*tables)}
     first = {name: everything[name] for name in ("query", "key_cache", "value_cache", "attention")}
     last = {name: everything[name] for name in ("selected_blocks", "selected_counts", "sinks")}
-    out = _run(core, "VerifyAttention", first | packed | last, {**SIZES, "v_size": V_SIZE, "scale": scale})[0]
-    reference = verify_attention(
-        *everything.values(), kv_heads=KV_HEADS, k_size=K_SIZE, v_size=V_SIZE, scale=scale
-    )
-    return _worst(out, reference)
+    out = _run(core, "VerifyAttention", first | packed | last, attributes)[0]
+    return _worst(out, verify_attention(*everything.values(), **attributes))
 
 
 def _experts(rng: np.random.Generator, out: int, size: int, bits: int) -> list[NDArray[np.uint8]]:
@@ -324,9 +321,15 @@ def _check_isa(core: ov.Core, isa: str) -> Iterator[CheckResult]:
             "sinks": rng.standard_normal(KV_HEADS * GROUP).astype(np.float32),
             "verify_parents": np.array([-1, *[0] * 9, -1, 0, 0, 1, -1], np.int32),
         }
-        cases = {"dense": dense | chain, "selected": selection | chain, "tree": dense | tree}
-        for name, others in cases.items():
-            error = _check_attention(core, inputs, others)
+        cases: dict[str, tuple[Inputs, dict[str, Any]]] = {
+            "dense": (dense | chain, {}),
+            "selected": (selection | chain, {}),
+            "tree": (dense | tree, {}),
+            "window": (dense | chain, {"sliding_window": 33}),
+            "block": (dense | chain, {"past_window": 29, "causal": False}),
+        }
+        for name, (others, sight) in cases.items():
+            error = _check_attention(core, inputs, others, sight)
             # Products of integers take 16-bit queries and weights; u8 itself errs by a thousand times that.
             integer = precision == "u8" and isa.endswith(("amx", "vnni"))
             yield CheckResult(f"VerifyAttention {precision} {name}", isa, error, 3e-4 if integer else 1e-5)

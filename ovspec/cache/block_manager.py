@@ -49,9 +49,14 @@ class BlockManager:
             self.forget()
 
     @property
+    def num_held(self) -> int:
+        """Blocks that sequences hold."""
+        return self.num_blocks - len(self._free) - len(self._unused)
+
+    @property
     def usage(self) -> float:
         """Share of the blocks that sequences hold."""
-        held = self.num_blocks - len(self._free) - len(self._unused)
+        held = self.num_held
         return held / (self.max_blocks or self.num_blocks) if held else 0.0
 
     @property

@@ -1,7 +1,8 @@
 """`dflash`: a head drafts a block of tokens in one pass (DFlash, arXiv 2602.06036).
 
 Entry i of the head's cache is made of the target's states at position i. A block begins with the last token
-of the text, whose states are not known yet, and goes on with mask tokens, which become the draft's.
+of the text, whose states are not known yet, and goes on with mask tokens, which become the draft's. With a
+window, all rows of a block see the same entries, the last ones before it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 
 import numpy as np
+import openvino as ov
 from numpy.typing import NDArray
 
 from ovspec.devices.devices import openvino_core
@@ -33,7 +35,8 @@ from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_models.folder.head_info import HeadInfo
-from ovspec_transforms import share_embedding, split_head
+from ovspec_transforms import RowSight, share_embedding, split_head
+from ovspec_transforms.graph import nodes_of_type
 
 
 def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_chunk: int) -> DFlashDrafter:
@@ -70,12 +73,23 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
         embedded = share_embedding(parts.head, read_model(openvino_core(), target.folder))
         check_size(info, parts, "embedding", embedded)
         ids = TargetIds.of(info, parts, target.vocab_size)
-    runner = ModelRunner(parts.head, backends=backends)
+    runner = ModelRunner(parts.head, backends=replace(backends, sights=_sights(info, parts.head)))
     join = JoinedStates(parts, backends)
     positions = ModelInfo.read(info.folder).max_position_embeddings
     block = Block(size, mask_token, info.samples_anchor, correction is not None and correction.whole)
     corrected = CorrectedDrafts(correction, backends, ids) if correction else None
     return DFlashDrafter(runner, join, ids, block, prefill_chunk, positions, corrected)
+
+
+def _sights(info: HeadInfo, head: ov.Model) -> tuple[RowSight, ...]:
+    """What rows see in each layer."""
+    layers = len(nodes_of_type(head, "ScaledDotProductAttention"))
+    if len(info.layer_windows) != layers:
+        raise ValueError(
+            f"'{info.folder}': openvino_model.xml has {layers} layers, num_hidden_layers of config.json is "
+            f"{len(info.layer_windows)}; export the head again"
+        )
+    return tuple(RowSight(window, window > 0 and info.windows_causal) for window in info.layer_windows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import ExitStack
 
 from openvino_genai import GenerationFinishReason
 
@@ -354,21 +355,22 @@ class LLMEngine:
         try:
             self._free(state)
         except Exception:
-            _LOG.exception("ovspec: request %r was not freed", output.request_id)
+            _LOG.exception("ovspec: an error while request %r was freed", output.request_id)
         self._forget(state)
         return output
 
     def _free(self, state: RequestState) -> None:
-        """Its caches are as its final tokens, and free unless they are the caller's."""
+        """Its caches are as its final tokens, and free unless they are the caller's, whatever fails."""
         sequence, request = state.sequence, state.request
-        if state.beams is not None:
-            state.beams.begin_again()
-        sequence.take_back()
-        sequence.trim_caches()
-        if request.cached is None:
-            self.target.release(sequence.target)
-            if self.drafter and state.beams is None:
-                self.drafter.release(sequence)
+        with ExitStack() as steps:  # the last one first
+            if request.cached is None:
+                if self.drafter and state.beams is None:
+                    steps.callback(self.drafter.release, sequence)
+                steps.callback(self.target.release, sequence.target)
+            steps.callback(sequence.trim_caches)
+            steps.callback(sequence.take_back)
+            if state.beams is not None:
+                steps.callback(state.beams.begin_again)
 
     def _forget(self, state: RequestState) -> None:
         self._scheduler.remove(state)

@@ -153,12 +153,15 @@ class Sequence:
         """Remove the provisional tokens and their keys and values in the target; return the tokens.
 
         The draft model's cache stays as it is: `append` removes the tokens that are not confirmed.
+
+        Raises:
+            GrammarError: the grammar can't go back; the sequence has, and can only end.
         """
         tokens = self.tokens[self.confirmed :]
         del self.tokens[self.confirmed :]
-        self.processor.rollback(len(tokens))
         self.provisional = 0
         self.target.rollback(min(self.target.length, len(self.tokens) - 1))
+        self.processor.rollback(len(tokens))
         return tokens
 
     def trim_caches(self) -> None:

@@ -13,6 +13,7 @@ from ovspec.operations.ffn_budgets import FfnConfig
 from ovspec.operations.linear_backend import native_layers
 from ovspec_transforms import (
     AdaptedLayer,
+    RowSight,
     TransformReport,
     decoder_layers,
     gather_logits,
@@ -43,12 +44,14 @@ def transform(
     boundaries: Sequence[int] = (),
     masks_trees: bool = False,
     skips_layers: bool = False,
+    sights: Sequence[RowSight] = (),
 ) -> list[TransformReport]:
     """Turn the stateful IR of optimum-intel into the paged graph that `ModelRunner` runs, in place.
 
     `lower` comes behind it. With `masks_trees`
     stock attention verifies draft trees; selection in stock operations knows chains only. With `skips_layers`
-    a pass can leave layers out, and the states that it returns are those behind the last layer.
+    a pass can leave layers out, and the states that it returns are those behind the last layer. `sights` are
+    those of `route_rows`.
     """
     reports = [to_paged(model), gather_logits(model)]
     if (given := visual_rows(model)).changed:
@@ -63,7 +66,7 @@ def transform(
         reports.append(skip_layers(model))
     anchors, selection = attention.anchor_layers, attention.selection
     if attention.backend == "native":
-        reports.append(route_rows(model))
+        reports.append(route_rows(model, sights))
         if attention.selects:
             reports.append(select_blocks(model, anchors, selection, attention.watches))
     elif attention.selects:

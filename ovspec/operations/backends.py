@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import openvino as ov
@@ -16,7 +16,7 @@ from ovspec.operations.ffn_budgets import FfnConfig
 from ovspec.operations.linear_backend import LinearBackend, linear_backend
 from ovspec.operations.native_attention import attention_on, why_not_native
 from ovspec.operations.row_rounding import arithmetic, rounding_settings, rounds_rows, row_bits
-from ovspec_transforms import Arithmetic, RowBits
+from ovspec_transforms import Arithmetic, RowBits, RowSight
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Backends:
             states behind the last one then.
         drafts: whether a pass can draft several tokens, as `ovspec_transforms.join_layers`, where its layers
             are of a known kind.
+        sights: what rows see in each layer, as `ovspec_transforms.route_rows`.
         adapts: whether LoRA adapters can add to linear layers.
         why_stock_attention: why our attention can't be had for the model; empty where it can.
     """
@@ -54,6 +55,7 @@ class Backends:
     boundaries: tuple[int, ...] = ()
     skips_layers: bool = False
     drafts: bool = False
+    sights: tuple[RowSight, ...] = ()
     adapts: bool = False
     why_stock_attention: str = ""
 
@@ -176,6 +178,7 @@ class Backends:
             "boundaries": self.boundaries,
             "skips_layers": self.skips_layers,
             "drafts": self.drafts,
+            "sights": [asdict(sight) for sight in self.sights],
             "adapts": self.adapts,
         }
 

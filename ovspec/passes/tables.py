@@ -55,8 +55,9 @@ class Rows:
         coverage: share of the estimated attention mass to keep; `None`: the model's.
         offset: rows of the sequence before these in the same pass.
         layers: those that compute the rows, where the model can leave some out; `None`: all.
-        block: the last so many rows see each other and all before them, and those before them see nothing:
-            they only leave their keys and values. `None`: every row sees itself and what is before it.
+        block: the last so many rows are a block, whose rows may see each other, as the layers have it
+            (`RowSight`), and those before them see nothing: they only leave their keys and values. `None`:
+            every row sees itself and what is before it.
         drafts: so many tokens are drafted behind the rows in the same pass, by a model that can.
         vocab_size: only ids below it are drafted.
         sampling: how they are drawn; `None`: each is the most probable one.
@@ -292,16 +293,13 @@ def slots(table: NDArray[np.int32], begin: int, end: int, block_size: int) -> ND
 
 
 def _groups(rows: Rows) -> list[tuple[int, int]]:
-    """Rows that `VerifyAttention` takes as a sequence, and the tokens before each; -1: they see nothing.
-
-    All keys of a pass are written before it reads, so a row of a block is behind all others of it.
-    """
+    """Rows that `VerifyAttention` takes as a sequence, and the tokens before each; -1: they see nothing."""
     if rows.seen:
         return [(1, rows.seen - 1)]
     if rows.block is None:
         return [(len(rows.tokens), rows.past)]
     written = len(rows.tokens) - rows.block
-    return [(written, -1)] * (written > 0) + [(1, rows.context - 1)] * rows.block
+    return [(written, -1)] * (written > 0) + [(rows.block, rows.past + written)] * (rows.block > 0)
 
 
 def _last_rows(begins: list[int], counts: list[int]) -> NDArray[np.int64]:

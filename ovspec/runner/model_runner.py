@@ -176,7 +176,7 @@ class ModelRunner:
             choices = (self.attention, self.block_size, self.experts, self.ffn, native)
             heads = (backends.boundaries, masks_trees(backends.device), backends.skips_layers)
             with naming(model):
-                reports = transform(graph, *choices, *heads)
+                reports = transform(graph, *choices, *heads, backends.sights)
             if not isinstance(model, ov.Model):
                 check_graph(ModelInfo.read(model), paged_layers(graph), backends.device, self.attention)
             facts = GraphFacts.of(graph, reports, limit, mlps)

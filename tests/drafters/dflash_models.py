@@ -14,6 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
 
+from ovspec_models.folder.head_info import FORMAT
+
 # Published numbers mean the output of a layer, and so the boundary after it.
 IDS = (1, 4)
 BOUNDARIES = (2, 5)
@@ -46,6 +48,8 @@ class Reference(nn.Module):
         own: whether it drafts every other token only, with an output layer of its own.
         anchor: whether the first token of a block drafts too, and each the one behind it.
         form: one of `correction_models.FORMS`, if tokens drafted before change the logits.
+        windows: how many tokens before a block each layer sees, 0 for all; as `speculators` has it.
+        non_causal: whether the rows of a block see each other in layers with a window too.
     """
 
     def __init__(
@@ -56,13 +60,18 @@ class Reference(nn.Module):
         own: bool = False,
         anchor: bool = False,
         form: str = "",
+        windows: tuple[int, ...] = (),
+        non_causal: bool = False,
     ) -> None:
         super().__init__()
+        self.windows, self.non_causal = windows or (0,) * OWN_LAYERS, non_causal
         self.anchor, self.ids = anchor, torch.arange(0, VOCAB, 2 if own else 1)
         torch.manual_seed(seed)
         self.fc = nn.Linear(len(IDS) * HIDDEN, HIDDEN, bias=False)
         self.hidden_norm = nn.RMSNorm(HIDDEN, EPS)
-        self.layers = nn.ModuleList([Layer(form == "dflash2") for _ in range(OWN_LAYERS)])
+        self.layers = nn.ModuleList(
+            [Layer(form == "dflash2", window, window > 0 and not non_causal) for window in self.windows]
+        )
         self.norm = nn.RMSNorm(HIDDEN, EPS)
         self._shared = embedding, output
         if own:
@@ -73,6 +82,17 @@ class Reference(nn.Module):
         if form:
             self.correction, made, self.said = FORMS[form]
             self.add_module(self.correction, made(len(self.ids), BLOCK))
+        if any(windows):
+            self.said = {
+                **self.said,
+                FORMAT: form.split(",")[0] or "dflash",
+                **self._window(),
+            }
+
+    def _window(self) -> dict[str, Any]:
+        kinds = ["sliding_attention" if window else "full_attention" for window in self.windows]
+        found = {"layer_types": kinds, "use_sliding_window": True, "sliding_window": max(self.windows)}
+        return {**found, "sliding_window_non_causal": self.non_causal}
 
     def forward(self, inputs_embeds: Tensor, hidden_states: Tensor, position_ids: Tensor) -> Tensor:
         """What the output layer reads for a block.
@@ -159,8 +179,9 @@ class Reference(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, convolves: bool = False) -> None:
+    def __init__(self, convolves: bool = False, window: int = 0, causal: bool = False) -> None:
         super().__init__()
+        self.window, self.causal = window, causal
         if convolves:
             self.attention_conv, self.mlp_conv = Convolution(), Convolution()
         self.input_layernorm = nn.RMSNorm(HIDDEN, EPS)
@@ -184,7 +205,7 @@ class Layer(nn.Module):
         )
 
     def forward(self, hidden: Tensor, context: Tensor, positions: Tensor) -> Tensor:
-        """The block's rows see all of the context and all of the block."""
+        """The block's rows see the context, or its last tokens, and the block, or what is before them."""
         mlp = self.mlp
 
         def ffn(rows: Tensor) -> Tensor:
@@ -227,6 +248,11 @@ class Layer(nn.Module):
         k = rotated(part["k_norm"](heads(part["k_proj"](both))).transpose(1, 2))
         v = heads(part["v_proj"](both)).transpose(1, 2)
         k, v = (x.repeat_interleave(HEADS // KV_HEADS, 1) for x in (k, v))
-        mixed = scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, block, -1)
+        seen = torch.ones(block, context.shape[1] + block, dtype=torch.bool)
+        if self.window:
+            seen[:, : max(0, context.shape[1] - self.window)] = False
+        if self.causal:
+            seen = seen.tril(context.shape[1])
+        mixed = scaled_dot_product_attention(q, k, v, seen).transpose(1, 2).reshape(1, block, -1)
         found: Tensor = part["o_proj"](mixed)
         return found

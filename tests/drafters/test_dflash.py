@@ -179,7 +179,7 @@ def test_the_published_form(tmp_path: Path) -> None:
     [
         ({"dflash_config": {"mask_token_id": MASK}}, "no target_layer_ids in dflash_config"),
         ({"block_size": None}, "block_size is None"),
-        ({"num_hidden_layers": 3}, r"has no weight layers\.2"),
+        ({"num_hidden_layers": 3, "layer_types": None}, r"has no weight layers\.2"),
         ({"layer_types": ["sliding_attention"] * 2}, "layer_types of config.json is"),
         ({"hidden_size": 32}, r"fc\.weight has the shape"),
         ({"num_target_layers": 9}, f"its number of layers is 9, this target's {LAYERS}"),

@@ -27,6 +27,7 @@ BEGIN = "<!-- table: written by tests/drafters/test_published_formats.py -->\n"
 END = "<!-- end of the table -->\n"
 HEAD = "| format | e.g. | in config.json, or in the weights | what happens |\n|---|---|---|---|\n"
 _SHARED = (torch.zeros(VOCAB, HIDDEN), torch.zeros(VOCAB, HIDDEN))
+_WINDOWS = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 32, "use_sliding_window": True}
 Save = Callable[[Path], Path]
 
 
@@ -227,12 +228,19 @@ FORMATS = (
         dflash_of_speculators(sample_from_anchor=True),
     ),
     Format(
-        "DFlash with windows",
+        "DFlash, DSpark, DFlash2, XPress of `speculators` with windows",
+        "",
+        "`layer_types`, `sliding_window`",
+        "dflash",
+        dflash_of_speculators(**_WINDOWS),
+    ),
+    Format(
+        "the same of others",
         "",
         "`layer_types`",
         "dflash",
-        dflash_of_speculators(layer_types=["sliding_attention"] * 2, sliding_window=32),
-        "only 'full_attention' is known",
+        dflash(**_WINDOWS),
+        "windows that speculators has not written begin elsewhere for each row of a block",
     ),
     Format(
         "DFlash with a vocabulary of its own",

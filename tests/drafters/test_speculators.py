@@ -21,7 +21,7 @@ from openvino import opset15
 from safetensors.torch import load_file
 from settings import F32
 
-from ovspec_models.folder.head_info import boundaries_of
+from ovspec_models.folder.head_info import HeadInfo, boundaries_of
 from ovspec_models.heads import open_head
 from ovspec_models.heads.eagle3 import eagle3_model
 from ovspec_models.heads.mtp import mtp_model
@@ -147,14 +147,38 @@ def block_inputs() -> tuple[torch.Tensor, torch.Tensor, int, tuple[torch.Tensor,
     return states, tokens, place, (states[None], tokens[None], wanted, *others)
 
 
-@pytest.mark.parametrize(("own", "anchor"), [(False, False), (True, False), (True, True)])
-def test_dflash(own: bool, anchor: bool, tmp_path: Path) -> None:
-    """Its reference, with which the drafter is compared elsewhere, computes what the package computes."""
+def sliding(windows: tuple[int, ...]) -> dict[str, Any]:
+    """What a config says of layers with these windows, 0: none."""
+    kinds = ["sliding_attention" if window else "full_attention" for window in windows]
+    return (
+        {"layer_types": kinds, "sliding_window": max(windows), "use_sliding_window": True} if windows else {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "anchor", "windows", "non_causal"),
+    [
+        (False, False, (), False),
+        (True, False, (), False),
+        (True, True, (), False),
+        (False, False, (5, 5), False),
+        (False, True, (8, 0), False),
+        (True, False, (0, 4), True),
+        (False, False, (6, 6), True),
+        (False, False, (40, 40), False),  # longer than the text
+    ],
+)
+def test_dflash(own: bool, anchor: bool, windows: tuple[int, ...], non_causal: bool, tmp_path: Path) -> None:
+    """Its reference, with which the drafter is compared elsewhere, computes what the package computes.
+
+    Of a head as that package saves it, and not with another window.
+    """
     from speculators.models.dflash import DFlashDraftModel, DFlashSpeculatorConfig
 
     ids = torch.arange(0, VOCAB, 2 if own else 1)
     config = DFlashSpeculatorConfig(
-        transformer_layer_config=layers_config("qwen3", num_hidden_layers=2),
+        transformer_layer_config=layers_config("qwen3", num_hidden_layers=2, **sliding(windows)),
+        sliding_window_non_causal=non_causal,
         draft_vocab_size=len(ids),
         sample_from_anchor=anchor,
         block_size=BLOCK,
@@ -170,15 +194,25 @@ def test_dflash(own: bool, anchor: bool, tmp_path: Path) -> None:
     with torch.no_grad():
         _, found, _, _, places = model._backbone_forward(*given, max_anchors=1)
     assert places[0] == place
-    made = Reference(
-        model.embed_tokens.weight.detach(), model.lm_head.weight.detach(), own=own, anchor=anchor
-    )
     checkpoint = open_head(tmp_path, "dflash")
     assert boundaries_of(checkpoint.folder, checkpoint.config) == DFLASH_BOUNDARIES
-    made.load_state_dict(load_file(tmp_path / "model.safetensors"))
-    with torch.no_grad():
-        got = made.logits(tokens[: place + 1].tolist(), states[:place], BLOCK - 1 + anchor)
-    torch.testing.assert_close(got, found[0, 0 if anchor else 1 :], atol=TOLERANCE, rtol=0)
+    info = HeadInfo.read(tmp_path)
+    assert info.layer_windows == (windows or (0, 0)) and info.windows_causal is not non_causal
+    shared = model.embed_tokens.weight.detach(), model.lm_head.weight.detach()
+
+    def difference(shift: int, non_causal: bool) -> float:
+        shifted = tuple(window and window + shift for window in info.layer_windows)
+        made = Reference(*shared, own=own, anchor=anchor, windows=shifted, non_causal=non_causal)
+        made.load_state_dict(load_file(tmp_path / "model.safetensors"))
+        with torch.no_grad():
+            got = made.logits(tokens[: place + 1].tolist(), states[:place], BLOCK - 1 + anchor)
+        return float((got - found[0, 0 if anchor else 1 :]).abs().max())
+
+    assert difference(0, non_causal) < TOLERANCE
+    if windows:
+        assert difference(0, not non_causal) > 100 * TOLERANCE
+    if 0 < max(info.layer_windows) < place:
+        assert min(difference(-1, non_causal), difference(1, non_causal)) > 100 * TOLERANCE
 
 
 def test_peagle(tmp_path: Path) -> None:

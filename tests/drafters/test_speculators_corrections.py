@@ -14,11 +14,11 @@ from drafters.correction_models import FORMS
 from drafters.dflash_models import BLOCK, MASK, Reference
 from drafters.dflash_models import BOUNDARIES as DFLASH_BOUNDARIES
 from drafters.eagle3_models import VOCAB
-from drafters.test_speculators import TOLERANCE, about, block_inputs, layers_config, with_weights
+from drafters.test_speculators import TOLERANCE, about, block_inputs, layers_config, sliding, with_weights
 from safetensors.torch import load_file, save_file
 from settings import F32
 
-from ovspec_models.folder.head_info import form_of, samples_anchor
+from ovspec_models.folder.head_info import HeadInfo, form_of, samples_anchor
 from ovspec_models.heads import open_correction, open_head
 from ovspec_models.heads.dflash import dflash_model
 
@@ -37,17 +37,21 @@ CORRECTED: dict[str, tuple[str, dict[str, Any]]] = {
         "DFlash2",
         {"conv_group_size": 8, "conv_kernel_size": 3, "selector_rank": 8, "selector_top_k": 5},
     ),
+    "dspark, rnn, windows": ("DSpark", {"markov_rank": 8, "markov_head_type": "rnn", "windows": (5, 0)}),
     "xpress": ("XPress", {"xpress_rank": 8}),
     "xpress, anchor": ("XPress", {"xpress_rank": 8, "sample_from_anchor": True}),
 }
+CORRECTED["dflash2, windows"] = ("DFlash2", {**CORRECTED["dflash2"][1], "windows": (6, 6)})
 LEFT_OUT = 3e-3
 
 
 def corrected(name: str, folder: Path) -> Any:
     """A model of the package, saved."""
     kind, said = CORRECTED[name]
+    windows = said.get("windows", ())
+    said = {key: value for key, value in said.items() if key != "windows"}
     package = importlib.import_module(f"speculators.models.{kind.lower()}")
-    layers = layers_config("qwen3", num_hidden_layers=2)
+    layers = layers_config("qwen3", num_hidden_layers=2, **sliding(windows))
     config = getattr(package, f"{kind}SpeculatorConfig")(
         transformer_layer_config=layers,
         draft_vocab_size=VOCAB,
@@ -145,8 +149,11 @@ def test_what_is_corrected(name: str, tmp_path: Path) -> None:
 
     anchor = model.config.sample_from_anchor
     shared = model.embed_tokens.weight.detach(), model.lm_head.weight.detach()
-    form = name.split(", anchor")[0]
-    made = Reference(*shared, anchor=anchor, form=form if form in FORMS else "").eval()
+    info, form = HeadInfo.read(tmp_path), name.removesuffix(", anchor").removesuffix(", windows")
+    assert info.layer_windows == CORRECTED[name][1].get("windows", (0, 0))
+    assert info.windows_causal == (form != "dflash2")
+    sight: dict[str, Any] = {"windows": info.layer_windows, "non_causal": not info.windows_causal}
+    made = Reference(*shared, anchor=anchor, form=form if form in FORMS else "", **sight).eval()
     made.load_state_dict(
         {
             key: array

@@ -61,7 +61,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "norm_before_residual": "yes",
     },
     "dflash": {
-        **_OF_LAYERS,
+        # Whatever these say, layer_types says that no layer has a window.
+        **{name: value for name, value in _OF_LAYERS.items() if "sliding_window" not in name},
         **_ROPE,
         "conv_kernel_size": 4,
         "dflash_config": {"mask_token_id": 1, "target_layer_ids": [1, 4], "causal": True},

@@ -25,6 +25,9 @@ from ovspec.operations.attention_config import AttentionConfig
 from ovspec.operations.backends import Backends
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
+from ovspec.sampling.logits_processors import LogitsProcessor
+from ovspec.schedule.controller import AutoSchedule
+from ovspec.schedule.schedule import StepOutcome
 from ovspec_models.synthetic import build_model
 
 MODES: dict[str, Any] = {"dense": "dense", "sparse": SPARSE, "commit": COMMIT}
@@ -194,6 +197,56 @@ def test_a_row_of_a_commit_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     found = ended(engine, [request(number, "commit") for number in NUMBERS])
     assert "logits must be finite" in str(found["6"][-1].error)
     check_others(found, "commit", None)
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["commits", "is aborted"])
+def test_provisional_tokens_that_a_processor_does_not_give_back(
+    monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """Its request fails, or ends as it was told; its blocks are free, and the others go on."""
+    engine, bad = engine_of("prompt_lookup", prefix_cache_bytes=0), request(6, "commit")
+    engine.add_request(bad)
+    (state,) = engine._states.values()
+    rollback, failed = LogitsProcessor.rollback, list[int]()
+
+    def failing(processor: LogitsProcessor, count: int) -> None:
+        if processor is state.sequence.processor:
+            failed.append(count)
+            raise RuntimeError("it can't go back")
+        rollback(processor, count)
+
+    monkeypatch.setattr(LogitsProcessor, "rollback", failing)
+    while leaves and not state.sequence.provisional:
+        engine.step()
+    if leaves:
+        engine.abort("6")
+    found = ended(engine, [request(number, "commit") for number in NUMBERS])
+    assert failed and bool(found["6"][-1].error) is not leaves
+    check_others(found, "commit", "prompt_lookup")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_schedule_learns_nothing_of_commits_that_fail(
+    monkeypatch: pytest.MonkeyPatch, broken: Callable[..., list[int]], late: bool
+) -> None:
+    """They took no time, and costs of nothing made later requests fail."""
+    auto = {"num_assistant_tokens_schedule": "auto", "num_assistant_tokens": 4}
+    engine, fails, seen = engine_of("prompt_lookup", prefix_cache_bytes=0), True, list[StepOutcome]()
+    observe = AutoSchedule.observe
+    monkeypatch.setattr(AutoSchedule, "observe", lambda own, step: [seen.append(step), observe(own, step)])
+    failed = broken(
+        engine.target,
+        lambda _, batch: fails and all(rows.is_dense and rows.sampled > 1 for rows in batch),
+        late,
+    )
+    for _ in range(4):
+        (last,) = ended(engine, [request(6, "commit", **auto)])["6"][-1:]
+        assert isinstance(last.error, MemoryError)
+    assert len(failed) >= 4 and seen and not any(step.commits for step in seen)
+    fails = False
+    found = ended(engine, [request(number, "commit", **auto) for number in NUMBERS])
+    check_others(found, "commit", "prompt_lookup")
+    assert all(step.commit_duration > 0 for step in seen if step.commits)
 
 
 @pytest.mark.parametrize("mode", MODES)

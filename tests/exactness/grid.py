@@ -36,6 +36,8 @@ EMULATED = {"avx2dot": "avx2vnni", "avx512tiles": "amx", "avx2x16": "avx512"}
 #: Attention of ours has no ALiBi, and two families lose it in the plugin's own: none makes a promise.
 NOT_SERVED = ("Bloom", "MPT", "Falcon, ALiBi")
 FAMILIES = [name for name in TINY if name not in NOT_SERVED]
+#: Of which nothing is promised: docs/families.md says that their experts stay OpenVINO's nodes.
+STOCK_EXPERTS = ("Gemma 4, experts", "Llama 4")
 SPLITS = 30
 
 

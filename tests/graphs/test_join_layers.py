@@ -24,7 +24,7 @@ from ovspec.runner import model_runner
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic.decoder import build_model
-from ovspec_transforms import DECODER_LAYERS
+from ovspec_transforms import DECODER_LAYERS, RowSight
 
 SMALL: dict[str, Any] = {
     "num_hidden_layers": 3,
@@ -66,6 +66,28 @@ def test_the_layers_of_a_model(name: str, weight_format: str, monkeypatch: pytes
     monkeypatch.setattr(model_runner, "lower", lambda *graph, joins: lower(*graph, joins=False))
     apart = logits(ModelRunner(model(name, weight_format), properties=exact))
     np.testing.assert_allclose(joined, apart, rtol=0, atol=2e-5 * np.abs(apart).max())
+
+
+def test_what_rows_see_in_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = {**F32, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+    plain = ModelRunner(model("qwen3-0.6b", "int8"), properties=exact)
+    sights = (RowSight(past_window=2), RowSight(), RowSight(past_window=9, causal=False))
+
+    def with_sights(*sights: RowSight) -> NDArray[np.float32]:
+        return logits(
+            ModelRunner(model("qwen3-0.6b", "int8"), backends=replace(plain.backends, sights=sights))
+        )
+
+    joined, others = (
+        with_sights(*sights),
+        [(*sights[:2], RowSight(9)), (RowSight(), *sights[1:]), sights[::-1]],
+    )
+    changed = [with_sights(*other) for other in others]
+    monkeypatch.setattr(model_runner, "lower", lambda *graph, joins: lower(*graph, joins=False))
+    tolerance = 2e-5 * np.abs(joined).max()
+    np.testing.assert_allclose(joined, with_sights(*sights), rtol=0, atol=tolerance)
+    for other in changed:
+        assert np.abs(joined - other).max() > 100 * tolerance
 
 
 @pytest.mark.parametrize("selects", [False, True])

@@ -51,6 +51,18 @@ def _sequences(chance: random.Random) -> list[Any]:
     ]
 
 
+def _sight(chance: random.Random) -> Given:
+    """What rows see of each other and of the past."""
+    windows, tree = (0, 0, 1, 40, 200), chance.random() < 0.5
+    return chance.choice(
+        (
+            {"window": chance.choice(windows), "tree": tree},
+            {"past_window": chance.choice(windows), "tree": tree},
+            {"past_window": chance.choice(windows), "causal": False},
+        )
+    )
+
+
 def _pass_sizes(chance: random.Random) -> Given:
     return {
         "sequences": _sequences(chance),
@@ -60,10 +72,9 @@ def _pass_sizes(chance: random.Random) -> Given:
         "v_size": 8 * chance.randint(1, 20),
         "fmt": chance.choice(FORMATS),
         "seed": chance.randrange(SEEDS),
-        "window": chance.choice((0, 0, 1, 40, 200)),
+        **_sight(chance),
         "keep": chance.choice((None, None, 0.2, 0.7)),
         "sinks": chance.random() < 0.5,
-        "tree": chance.random() < 0.5,
     }
 
 
@@ -202,6 +213,11 @@ def _attention(s: Given) -> tuple[Tensors, Given]:
     return attention_tensors(case), case.attributes
 
 
+def _compare_passes(isa: str, **s: Any) -> None:
+    sight = {name: s.pop(name) for name in ("window", "tree", "past_window", "causal") if name in s}
+    _inner(test_random_passes)(isa=isa, sight=sight, **s)
+
+
 def _summary(s: Given) -> tuple[Tensors, Given]:
     case = OpsPass(**{**s, "sequences": [(past, rows, True) for past, rows, _ in s["sequences"]]})
     return inputs_of(case)[0], summary_attributes(case)
@@ -289,7 +305,7 @@ CASES: Mapping[str, Case] = {
     "SparseMoE": (_expert_sizes, _experts, _inner(test_random_experts)),
     "ExpertBudget": (_budget_sizes, _budget, _compare_budget),
     "Linear": (_linear_sizes, _linear, _inner(test_random_layers)),
-    "VerifyAttention": (_pass_sizes, _attention, _inner(test_random_passes)),
+    "VerifyAttention": (_pass_sizes, _attention, _compare_passes),
     "CacheWrite": (_write_sizes, _write, _inner(test_rows_in_their_slots)),
     "KeySummary": (_pass_sizes, _summary, _compare_summary),
     "BlockSelect": (_select_sizes, _select, lambda isa, **s: _selection(s).check() and None),

@@ -180,8 +180,14 @@ class Program:
         sizes += ["cache_type=f32"] if self._by_address else []
         (written,) = self._step([0], "cache_write", k, v, *caches, "slots", *sizes)
         del self._widths[written]  # no rows for others
-        window = self._chance.choice((0, 0, 1, 20))
-        settings = (*sizes, f"scale={size**-0.5:.9g}", f"sliding_window={window}")
+        sight = self._chance.choice(
+            (
+                *(["sliding_window=0"], ["sliding_window=1"], ["sliding_window=20"]),
+                *(["sliding_window=0", f"past_window={window}"] for window in (1, 20)),
+                *(["sliding_window=0", "causal=0"], ["sliding_window=0", "past_window=3", "causal=0"]),
+            )
+        )
+        settings = (*sizes, f"scale={size**-0.5:.9g}", *sight)
         self._step([heads * size], "attention", q, *caches, written, "tables", *settings)
 
     def _of_two(self) -> None:

@@ -96,7 +96,9 @@ _EAGLE3 = {
 }  # fmt: skip
 _DFLASH = {
     "architectures": ["DFlashDraftModel"], "hidden_size": 8, "vocab_size": 20, "num_target_layers": 6,
-    "block_size": 8,
+    "block_size": 8, "num_hidden_layers": 2, "speculators_model_type": "dflash", "sliding_window": 5,
+    "layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True,
+    "sliding_window_non_causal": False,
     "dflash_config": {"mask_token_id": 3, "target_layer_ids": [1, 2]},
     "transformer_layer_config": {"head_dim": 4},
 }  # fmt: skip

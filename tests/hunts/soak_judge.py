@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from hunts.soak_faults import IN_PASS, ROW_FAULTS
 from hunts.soak_models import Alone, pipeline, runners
@@ -44,14 +46,17 @@ def _held(run: Run) -> Iterator[Problem]:
     engine = run.made.engine.engine
     if engine.has_unfinished_requests or not run.made.engine.is_idle:
         yield Problem("left", "the engine has requests though all have ended")
-    for runner in runners(engine):
-        if runner.blocks.usage:
-            yield Problem("left", f"a share {runner.blocks.usage:.4f} of the blocks is held by nobody")
+    for runner, before in zip(runners(engine), run.held_before, strict=True):
+        if (left := runner.blocks.num_held - before) > 0:
+            yield Problem("left", f"{left} blocks are held by nobody")
 
 
 def _why_wrong_error(load: Load, asked: Asked, outcome: Outcome, alone: Alone) -> str:
     """Why a request should not have got its error; empty where it should."""
-    message = f"{type(outcome.error).__name__}: {outcome.error}"
+    error = outcome.error
+    message = f"{type(error).__name__}: {error}"
+    if error is not None and (where := traceback.extract_tb(error.__traceback__)):
+        message += f" ({Path(where[-1].filename).name}:{where[-1].lineno})"
     if asked.fault or (load.fault_at and IN_PASS in message):
         return ""
     if load.cache_tokens is not None and "cache" in message:

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from hunts.soak_faults import failing_pass, options_with, poisoned, raise_in_callback
-from hunts.soak_models import ROOMY, VERIFY, VOCAB, Answer, pipeline
+from hunts.soak_models import ROOMY, VERIFY, VOCAB, Answer, pipeline, runners
 from hunts.soak_requests import Asked, Load
 from openvino_genai import StreamingStatus
 
@@ -45,10 +45,12 @@ class Run:
         outcomes: of each request.
         counts: of what happened.
         ticks: rises while something goes on.
+        held_before: blocks of each model that are held before it; what a run leaves is told once.
     """
 
     def __init__(self, load: Load) -> None:
         self.load, self.made = load, pipeline(load.model)
+        self.held_before = [runner.blocks.num_held for runner in runners(self.made.engine.engine)]
         self.outcomes = [Outcome() for _ in load.requests]
         self.counts: Counter[str] = Counter()
         self.ticks = 0

@@ -37,6 +37,8 @@ class OpsPass:
     keep: float | None = None  # share of blocks in random selections; None: dense
     sinks: bool = False
     tree: bool = False  # a random parent for every row; else a chain
+    past_window: int = 0
+    causal: bool = True
     inputs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -94,6 +96,8 @@ class OpsPass:
             "v_size": self.v_size,
             "scale": self.scale,
             "sliding_window": self.window,
+            "past_window": self.past_window,
+            "causal": self.causal,
         }
 
     def _tokens(self, rng: np.random.Generator, count: int, size: int) -> NDArray[np.float32]:

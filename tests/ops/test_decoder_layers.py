@@ -23,6 +23,9 @@ from ovspec_ops.verify_attention import pack_tables
 # Hidden size, heads, KV heads, head size, channels: with every odd tail, and a real one.
 SIZES = [(24, 3, 1, 8, 40), (72, 6, 2, 24, 56), (136, 4, 4, 40, 200), (576, 9, 3, 64, 1536)]
 
+# What rows see in the layers.
+_SIGHTS = ("20", "0", "0 past_window=9", "0 past_window=21 causal=0")
+
 
 class Layers:
     """A program of decoder layers with random weights, and the inputs of a pass.
@@ -46,6 +49,7 @@ class Layers:
         by_address: bool = False,
     ) -> None:
         self._rng, self._fmt, self._bits = np.random.default_rng(seed), fmt, row_bits
+        self._seed = seed
         self._weights = list[NDArray[np.uint8]]()
         self._bytes = 0
         hidden, heads, self.kv_heads, size, channels = sizes
@@ -89,7 +93,7 @@ class Layers:
         keys, values, kind = f"k{n}", f"v{n}", ""
         if self._by_address:
             keys, values, kind = f"caches#{2 * n}", f"caches#{2 * n + 1}", " cache_type=f32"
-        scale = f"scale={self.size**-0.5:.9g} sliding_window={0 if n else 20}"
+        scale = f"scale={self.size**-0.5:.9g} sliding_window={_SIGHTS[(n + self._seed) % len(_SIGHTS)]}"
         return [
             f"n{n}:{hidden} = rms {before} {self._norm(hidden)} size={hidden} eps=1e-05",
             f"q{n}:{query} k_{n}:{key} v_{n}:{key} = linear n{n} {self._linear(hidden, query, key, key)}",

@@ -110,9 +110,24 @@ def test_saved_model_reads_back_and_gives_the_same_output(tmp_path: Path) -> Non
     }  # fmt: skip
     assert attributes["VerifyAttention"] == {
         "kv_heads": 2, "k_size": 24, "v_size": 16, "scale": pytest.approx(24**-0.5), "sliding_window": 200,
-        "threads": 0,
+        "past_window": 0, "causal": True, "threads": 0,
     }  # fmt: skip
     assert same(infer(core.compile_model(restored, "CPU"), tensors_of(case)), expected)
+
+
+def test_an_ir_from_before_attributes_were_added(tmp_path: Path) -> None:
+    case = make_case()
+    model, core = make_model(case), make_core()
+    ov.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
+    text = (tmp_path / "model.xml").read_text()
+    older = text.replace(' past_window="0"', "").replace(' causal="true"', "")
+    assert len(older) < len(text) - 20
+    (tmp_path / "model.xml").write_text(older)
+    expected, restored = (
+        infer(core.compile_model(one, "CPU"), tensors_of(case))
+        for one in (model, core.read_model(tmp_path / "model.xml"))
+    )
+    assert same(restored, expected)
 
 
 def test_compiled_model_comes_from_the_cache(tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ BAD_ATTRIBUTES = {
     "v_size": (2048, r"attribute v_size is 2048, expected a multiple of 8 from 8 to 1024"),
     "scale": (float("nan"), r"attribute scale is -?nan, expected a finite number"),
     "sliding_window": (-1, r"attribute sliding_window is -1"),
+    "past_window": (2**31, r"attribute past_window is 2147483648, expected 0 \(none\) or a length"),
 }
 
 
@@ -151,6 +152,22 @@ def test_bad_attribute_is_refused(name: str) -> None:
     value, message = BAD_ATTRIBUTES[name]
     with pytest.raises(ValueError, match=message):
         create(attention_tensors(case), case.attributes | {name: value})
+
+
+@pytest.mark.parametrize("other", [{"past_window": 3}, {"causal": False}])
+def test_two_rules_for_the_past_are_refused(other: dict[str, Any]) -> None:
+    tensors = attention_tensors(OpsPass(SEQUENCES))
+    with pytest.raises(
+        ValueError, match=r"sliding_window is 5, expected 0 beside a past_window, or where causal"
+    ):
+        create(tensors, OpsPass(SEQUENCES, window=5, **other).attributes)
+
+
+def test_a_tree_whose_rows_see_all_rows_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="sequence 0 is a tree, expected a chain where attribute causal is false"
+    ):
+        run(OpsPass(SEQUENCES, tree=True, causal=False))
 
 
 def test_missing_scale_is_refused() -> None:

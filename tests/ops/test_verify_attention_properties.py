@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -18,6 +20,13 @@ from ovspec_ops.verify_attention import verify_attention
 PAST = st.integers(0, 300) | st.sampled_from([0, 1, 31, 32, 33, 63, 64, 255, 256, 257, 600])
 ROWS = st.integers(1, 8) | st.integers(9, 64)
 SEQUENCE = st.tuples(PAST, ROWS, st.sampled_from([True, True, True, False]))
+WINDOW = st.sampled_from([1, 5, 31, 32, 33, 40, 100, 200, 2**31 - 1])
+# What rows see of each other and of the past: those that are refused together are not among them.
+SIGHT = st.one_of(
+    st.fixed_dictionaries({"window": st.just(0) | WINDOW, "tree": st.booleans()}),
+    st.fixed_dictionaries({"past_window": WINDOW, "tree": st.booleans()}),
+    st.fixed_dictionaries({"past_window": st.just(0) | WINDOW, "causal": st.just(False)}),
+)
 SIZE = st.integers(1, 20).map(lambda eighths: 8 * eighths) | st.sampled_from([64, 128, 256])
 
 
@@ -29,10 +38,9 @@ SIZE = st.integers(1, 20).map(lambda eighths: 8 * eighths) | st.sampled_from([64
     group=st.integers(1, 5) | st.just(8),
     k_size=SIZE,
     v_size=SIZE,
-    window=st.sampled_from([0, 0, 0, 1, 5, 31, 32, 33, 40, 100, 200]),
+    sight=SIGHT,
     keep=st.sampled_from([None, None, 0.0, 0.3, 1.0]),
     sinks=st.booleans(),
-    tree=st.booleans(),
     seed=st.integers(0, 2**31),
 )
 @example(
@@ -41,10 +49,9 @@ SIZE = st.integers(1, 20).map(lambda eighths: 8 * eighths) | st.sampled_from([64
     group=2,
     k_size=24,
     v_size=40,
-    window=0,
+    sight={},
     keep=None,
     sinks=False,
-    tree=False,
     seed=0,
 )
 @example(
@@ -53,11 +60,21 @@ SIZE = st.integers(1, 20).map(lambda eighths: 8 * eighths) | st.sampled_from([64
     group=8,
     k_size=72,
     v_size=40,
-    window=0,
+    sight={"tree": True},
     keep=0.3,
     sinks=True,
-    tree=True,
     seed=1,
+)
+@example(  # more rows than are worked on together
+    sequences=[(45, 150, True), (3, 70, True)],
+    kv_heads=1,
+    group=2,
+    k_size=24,
+    v_size=40,
+    sight={"causal": False, "past_window": 7},
+    keep=None,
+    sinks=False,
+    seed=2,
 )
 def test_random_passes(
     isa: str,
@@ -67,15 +84,12 @@ def test_random_passes(
     group: int,
     k_size: int,
     v_size: int,
-    window: int,
+    sight: dict[str, Any],
     keep: float | None,
     sinks: bool,
-    tree: bool,
     seed: int,
 ) -> None:
-    case = OpsPass(
-        sequences, kv_heads, group, k_size, v_size, fmt, seed, window, keep=keep, sinks=sinks, tree=tree
-    )
+    case = OpsPass(sequences, kv_heads, group, k_size, v_size, fmt, seed, keep=keep, sinks=sinks, **sight)
     (out,) = evaluate("VerifyAttention", attention_tensors(case), case.attributes)
     reference = verify_attention(**case.inputs, **case.attributes)
     assert np.isfinite(reference).all()

@@ -94,6 +94,28 @@ def test_a_path_of_a_tree_is_its_chain(
     assert_bits(f"path {path}", attend(alone), attend(tree)[path])
 
 
+@pytest.mark.parametrize("fmt", FORMATS)
+@examples(4)
+@given(
+    SHAPE.map(lambda shape: {**shape, "window": 0}),
+    PAST,
+    st.sampled_from([1, 2, 5, 17, 70]),
+    st.sampled_from([0, 1, 5, 32, 100, 2**31 - 1]),
+    st.booleans(),
+)
+def test_rows_of_a_block_are_rows_alone(
+    isa: str, fmt: str, shape: dict[str, Any], past: int, rows: int, window: int, causal: bool
+) -> None:
+    """Each behind all tokens that it sees, with a window that reaches as far back."""
+    block = OpsPass([(past, rows, True)], fmt=fmt, past_window=window, causal=causal, **shape)
+    got = attend(block)
+    for row in range(rows):
+        before = past + (row if causal else rows - 1)
+        alone = some_rows(block, before, [row])
+        alone.window = min(window + before - past + 1, 2**31 - 1) if window else 0
+        assert_bits(f"row {row} of {rows} behind {past}, window {window}", attend(alone), got[row : row + 1])
+
+
 @pytest.mark.parametrize("fmt", by_tier(FORMATS, ("bf16", "u8_token")))
 def test_other_sequences_and_threads(isa: str, fmt: str) -> None:
     sequences = [(70, 5, True), (0, 90, True), (900, 1, True), (31, 64, True), (3000, 2, True)]

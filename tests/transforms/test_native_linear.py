@@ -111,6 +111,31 @@ def test_weights_of_every_type_and_order(kind: str) -> None:
     np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
+def test_rows_that_are_columns() -> None:
+    """As behind LFM2's convolutions; a product of the same tensor's own rows is another operation."""
+    rng = np.random.default_rng(0)
+    first, second, third = (rng.standard_normal((50, 24)).astype(np.float32) for _ in range(3))
+    given = rng.standard_normal((2, 24, 24)).astype(np.float32)
+    hidden = ops.parameter(ov.PartialShape([-1, 24, -1]), ov.Type.f32)
+    products = [
+        ops.matmul(hidden, ops.constant(first), True, True),
+        ops.matmul(hidden, ops.constant(second), True, True),
+        ops.matmul(hidden, ops.constant(third), False, True),
+    ]
+    model = ov.Model(products, [hidden])
+    assert native_linear(model).require(3).left == ()
+    assert len([node for node in model.get_ops() if node.get_type_name() == "Linear"]) == 2
+    core = ov.Core()
+    ovspec_ops.load(core)
+    got = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([given])
+    columns = given.transpose(0, 2, 1)
+    for found, rows, weights in zip(
+        got.values(), (columns, columns, given), (first, second, third), strict=True
+    ):
+        expected = rows.astype(np.float64) @ weights.T.astype(np.float64)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 @pytest.mark.parametrize("rows", [1, 5, 300])

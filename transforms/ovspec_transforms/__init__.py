@@ -11,6 +11,7 @@ from ovspec_transforms.attention.paged_cache import to_paged as to_paged
 from ovspec_transforms.attention.paged_reader import PagedAttentionReader as PagedAttentionReader
 from ovspec_transforms.attention.rope_angles import rope_angles as rope_angles
 from ovspec_transforms.attention.route_rows import VERIFY_TABLES as VERIFY_TABLES
+from ovspec_transforms.attention.route_rows import RowSight as RowSight
 from ovspec_transforms.attention.route_rows import route_rows as route_rows
 from ovspec_transforms.attention.select_blocks import SELECTED_BLOCKS as SELECTED_BLOCKS
 from ovspec_transforms.attention.select_blocks import SELECTED_COUNTS as SELECTED_COUNTS

@@ -186,6 +186,10 @@ std::int64_t StepText::whole(const char* setting) const {
     return parsed<std::int64_t>(word(setting), line);
 }
 
+std::int64_t StepText::whole(const char* setting, std::int64_t otherwise) const {
+    return settings.count(setting) ? whole(setting) : otherwise;
+}
+
 std::vector<std::int64_t> StepText::wholes(const char* setting) const {
     std::vector<std::int64_t> found;
     std::istringstream numbers(word(setting));

@@ -44,7 +44,8 @@ struct StepText {
 
     // Throws where the step has no such setting, or it is no number.
     std::int64_t whole(const char* setting) const;
-    std::vector<std::int64_t> wholes(const char* setting) const; // one after the other, with commas
+    std::int64_t whole(const char* setting, std::int64_t otherwise) const; // where there may be none
+    std::vector<std::int64_t> wholes(const char* setting) const;           // one after the other, with commas
     float number(const char* setting) const;
     const std::string& word(const char* setting) const;
 };

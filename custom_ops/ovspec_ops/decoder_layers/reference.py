@@ -96,6 +96,8 @@ def attention(operands: Sequence[Array], settings: Settings, widths: Widths) -> 
     heads: dict[str, Any] = {
         name: int(settings[name]) for name in ("kv_heads", "k_size", "v_size", "sliding_window")
     }
+    heads["past_window"] = int(settings.get("past_window", 0))
+    heads["causal"] = settings.get("causal", "1") != "0"
     nothing = np.zeros((len(query), widths[0]), np.float32)
     begins, past, block_begins, parents, blocks = unpack_tables(tables)
     none = np.zeros((heads["kv_heads"], 0), np.int32)

@@ -81,8 +81,10 @@ Action attention(const ProgramText& program, const StepText& step) {
     const CacheOf keys = of.cache(1, "k_size"), values = of.cache(2, "v_size");
     of.same_width(of.out_width(0), width / keys.size * values.size);
     const auto node = std::make_shared<VerifyAttention>();
-    node->attributes() = {step.whole("kv_heads"), step.whole("k_size"), step.whole("v_size"),
-                          step.number("scale"), step.whole("sliding_window")};
+    node->attributes() = {step.whole("kv_heads"),       step.whole("k_size"),
+                          step.whole("v_size"),         step.number("scale"),
+                          step.whole("sliding_window"), step.whole("past_window", 0),
+                          step.whole("causal", 1) != 0};
     node->check_attributes();
     return [=](const LayersPass& pass) {
         AttentionCall call{};

@@ -111,7 +111,6 @@ struct Chunk {
     const HeadScratch& own;
     const Scratch& scratch;
     const Partial& partial;
-    std::int32_t window;
     bool guarded;
 
     float* scores(std::size_t first, std::size_t block, std::size_t width) const {
@@ -145,7 +144,7 @@ template <std::size_t V> void weigh_group(const Chunk& c, const Unit& unit, bool
     float *scores = c.scores(first, 0, width), *ordered = scores;
     if (unit.gaps) {
         ordered = s.ordered;
-        order_scores(c.sequence, c.g, c.call.group, c.window, unit, first, width, scores, width, ordered);
+        order_scores(c.sequence, c.g, c.call.group, unit, first, width, scores, width, ordered);
     }
     for (std::size_t v = 0; v < width; v += lanes) {
         UVec left = load_as<UVec>(s.visible + first + v);
@@ -160,7 +159,7 @@ template <std::size_t V> void weigh_group(const Chunk& c, const Unit& unit, bool
         store(s.corrections + first + v, factors.older);
     }
     if (unit.gaps)
-        spread_weights(c.sequence, c.g, c.call.group, c.window, unit, first, width, ordered, width, scores);
+        spread_weights(c.sequence, c.g, c.call.group, unit, first, width, ordered, width, scores);
     for (std::size_t v = 0; affine && v < width; v += lanes) {
         Vec bias[4] = {};
         for (std::size_t t = 0; t < unit.slots(); t += 4)
@@ -177,8 +176,8 @@ template <std::size_t V> void weigh_group(const Chunk& c, const Unit& unit, bool
         store(s.bias + first + v, (bias[0] + bias[2]) + (bias[1] + bias[3]));
     }
     for (std::size_t i = 0; affine && unit.gaps && i < width; i++)
-        s.bias[first + i] = bias_of(c.sequence, smaller(first + i, c.g.rows - 1) / c.call.group, c.window,
-                                    unit, ordered + i, width, 1.0f, s.values.scales, s.values.zeros, 0.0f);
+        s.bias[first + i] = bias_of(c.sequence, smaller(first + i, c.g.rows - 1) / c.call.group, unit,
+                                    ordered + i, width, 1.0f, s.values.scales, s.values.zeros, 0.0f);
 }
 
 // The same of one row.
@@ -187,7 +186,7 @@ static void weigh_row(const Chunk& c, const Unit& unit, bool masked, std::size_t
     float *scores = s.scores + row * unit_slots, *ordered = scores;
     if (unit.gaps) {
         ordered = s.ordered;
-        order_scores(c.sequence, c.g, c.call.group, c.window, unit, row, 1, scores, 1, ordered);
+        order_scores(c.sequence, c.g, c.call.group, unit, row, 1, scores, 1, ordered);
     }
     if (masked)
         mask_slots(scores, s.visible[row]);
@@ -195,7 +194,7 @@ static void weigh_row(const Chunk& c, const Unit& unit, bool masked, std::size_t
         ordered, 0, unit.positions(), c.partial.maxima + row, c.partial.sums + row);
     s.corrections[row] = factors.older[0];
     if (unit.gaps)
-        spread_weights(c.sequence, c.g, c.call.group, c.window, unit, row, 1, ordered, 1, scores);
+        spread_weights(c.sequence, c.g, c.call.group, unit, row, 1, ordered, 1, scores);
     if (c.call.values.format != CacheFormat::u8_token)
         return;
     softmax::FourSums bias;
@@ -207,8 +206,8 @@ static void weigh_row(const Chunk& c, const Unit& unit, bool masked, std::size_t
         bias.add_products(weight, zero);
         store(scores + t, weight);
     }
-    s.bias[row] = unit.gaps ? bias_of(c.sequence, smaller(row, c.g.rows - 1) / c.call.group, c.window, unit,
-                                      ordered, 1, 1.0f, s.values.scales, s.values.zeros, 0.0f)
+    s.bias[row] = unit.gaps ? bias_of(c.sequence, smaller(row, c.g.rows - 1) / c.call.group, unit, ordered, 1,
+                                      1.0f, s.values.scales, s.values.zeros, 0.0f)
                             : bias.total();
 }
 
@@ -326,15 +325,14 @@ OVSPEC_INLINE std::size_t value_ticks(const Geometry& g, std::size_t size) {
 
 static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g, const Partial& partial,
                    const HeadScratch& own, const Scratch& scratch) {
-    const std::int32_t window = call.window > 0 ? call.window : no_window;
-    const Chunk c{call, *visit.head.sequence, g, own, scratch, partial, window, visit.guarded};
+    const Chunk c{call, *visit.head.sequence, g, own, scratch, partial, visit.guarded};
     for (std::size_t entry = visit.begin; entry < visit.end; entry += unit_blocks) {
         const Unit unit(call, visit, entry, unit_blocks);
         Fetch values(score_ticks(g, call.keys.size)), keys(value_ticks(g, call.values.size));
         values.add(unit.blocks[0].values, call.values.block_bytes);
         keys.add(visit.block(call, entry + unit_blocks).keys, call.keys.block_bytes);
         const bool masked =
-            !unit.gaps && find_visible(c.sequence, g, call.group, window, unit.blocks[0], scratch.visible);
+            !unit.gaps && find_visible(c.sequence, g, call.group, unit.blocks[0], scratch.visible);
         if (g.few)
             attend_rows<few_float_rows>(g.grouped, c, unit, masked, values, keys);
         else

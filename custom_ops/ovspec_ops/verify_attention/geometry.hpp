@@ -9,7 +9,6 @@ namespace ovspec::OVSPEC_ISA {
 
 // Below every score, above -infinity: a row that has seen no key yet gives weights of 0, not NaN.
 constexpr float no_maximum = -1e30f;
-constexpr std::int32_t no_window = 0x7fffffff;
 
 OVSPEC_INLINE std::size_t round_up(std::size_t value, std::size_t unit) {
     return (value + unit - 1) / unit * unit;

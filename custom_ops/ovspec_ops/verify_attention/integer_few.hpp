@@ -130,9 +130,8 @@ static void visible_few(const Chunk& c, const Pair& pair, std::size_t r, float* 
         *largest = x > *largest ? x : *largest;
     };
     if (pair.unit.gaps) {
-        order_scores(c.sequence, c.g, c.call.group, c.window, pair.unit, r, 1, scores, 1,
-                     s.ordered + r * pair_slots);
-        each_visible(c.sequence, r / c.call.group, c.window, pair.unit,
+        order_scores(c.sequence, c.g, c.call.group, pair.unit, r, 1, scores, 1, s.ordered + r * pair_slots);
+        each_visible(c.sequence, r / c.call.group, pair.unit,
                      [&](std::size_t slot, std::size_t) { see(slot); });
         return;
     }
@@ -218,12 +217,12 @@ __attribute__((noinline)) void weigh_few(const Chunk& c, Pair& pair, FewWeights&
         gaps ? ordered : rows, gaps ? pair_slots : most_slots, pair.unit.positions(),
         c.partial.maxima + first, c.partial.sums + first);
     for (std::size_t r = 0; r < R && gaps; r++)
-        spread_weights(c.sequence, c.g, c.call.group, c.window, pair.unit, first + r, 1,
-                       ordered + r * pair_slots, 1, rows + r * most_slots);
+        spread_weights(c.sequence, c.g, c.call.group, pair.unit, first + r, 1, ordered + r * pair_slots, 1,
+                       rows + r * most_slots);
     pack_few<R>(rows, pair.unit.slots(), s, factors, c.guarded, weights.bytes + first, sums, zeros);
     for (std::size_t r = 0; r < R && gaps; r++)
-        zeros[r] = bias_of(c.sequence, (first + r) / c.call.group, c.window, pair.unit,
-                           ordered + r * pair_slots, 1, factors[r], s.value_scales, s.value_zeros, centre);
+        zeros[r] = bias_of(c.sequence, (first + r) / c.call.group, pair.unit, ordered + r * pair_slots, 1,
+                           factors[r], s.value_scales, s.value_zeros, centre);
     const Vec newer = step.newer * (most / max_weight);
     const Vec bias = fused(load_part<Vec>(sums, R), splat(centre), load(zeros));
     store_part(weights.older + first, step.older, R);

@@ -40,10 +40,9 @@ float* visible_scores(const Chunk& c, const Pair& pair, std::size_t first, std::
     const Scratch& s = c.scratch;
     *largest = Vec{};
     if (pair.unit.gaps) {
-        order_scores(c.sequence, c.g, c.call.group, c.window, pair.unit, first, width, s.scores, width,
-                     s.ordered);
+        order_scores(c.sequence, c.g, c.call.group, pair.unit, first, width, s.scores, width, s.ordered);
         for (std::size_t i = 0; i < width; i++)
-            each_visible(c.sequence, smaller(first + i, c.g.rows - 1) / c.call.group, c.window, pair.unit,
+            each_visible(c.sequence, smaller(first + i, c.g.rows - 1) / c.call.group, pair.unit,
                          [&](std::size_t slot, std::size_t) {
                              const float x =
                                  s.value_scales[slot] < 0.0f ? -s.value_scales[slot] : s.value_scales[slot];
@@ -78,16 +77,14 @@ template <bool half> void attend_group(const Chunk& c, Pair& pair, std::size_t f
     weigh<half>(scores, smaller(slots, pair.unit.positions()), c.partial.maxima + first,
                 c.partial.sums + first, &factors, pair.fetch);
     if (pair.unit.gaps)
-        spread_weights(c.sequence, c.g, c.call.group, c.window, pair.unit, first, width, s.ordered, width,
-                       s.scores);
+        spread_weights(c.sequence, c.g, c.call.group, pair.unit, first, width, s.ordered, width, s.scores);
     const Vec factor = largest > 1e-30f ? max_weight / largest : Vec{};
     pack_weights<half>(s.scores, slots, s.value_scales, s.value_zeros, &factor, c.guarded, s.weight_parts,
                        &bias, pair.fetch);
     if (pair.unit.gaps) {
         for (std::size_t i = 0; i < width; i++)
-            bias.centred[i] =
-                bias_of(c.sequence, smaller(first + i, c.g.rows - 1) / c.call.group, c.window, pair.unit,
-                        s.ordered + i, width, factor[i], s.value_scales, s.value_zeros, centre);
+            bias.centred[i] = bias_of(c.sequence, smaller(first + i, c.g.rows - 1) / c.call.group, pair.unit,
+                                      s.ordered + i, width, factor[i], s.value_scales, s.value_zeros, centre);
         bias.centred = load_rows<half>((const float*)&bias.centred);
     }
     factors.newer *= largest / max_weight; // what one unit of a 16-bit weight is worth
@@ -115,14 +112,13 @@ static Fetch next_pair(const VerifyCall& call, const Geometry& g, const Visit& v
 
 static void attend(const VerifyCall& call, const Visit& visit, const Geometry& g, const Partial& partial,
                    const HeadScratch& own, const Scratch& scratch) {
-    const std::int32_t window = call.window > 0 ? call.window : no_window;
-    const Chunk c{call, g, own, scratch, partial, *visit.head.sequence, window, visit.guarded};
+    const Chunk c{call, g, own, scratch, partial, *visit.head.sequence, visit.guarded};
     for (std::size_t entry = visit.begin; entry < visit.end; entry += pair_blocks) {
         const Unit unit(call, visit, entry, pair_blocks);
         Pair pair{unit, next_pair(call, g, visit, entry + unit.entries, unit.entries)};
         for (std::size_t b = 0; b < unit.entries && !unit.gaps; b++)
-            pair.masked[b] = find_visible(c.sequence, g, call.group, window, unit.blocks[b],
-                                          scratch.visible + b * g.padded);
+            pair.masked[b] =
+                find_visible(c.sequence, g, call.group, unit.blocks[b], scratch.visible + b * g.padded);
         read_pair(c, pair);
         if (g.few) {
             attend_few(c, pair);

@@ -106,7 +106,6 @@ struct Chunk {
     const Scratch& scratch;
     const Partial& partial;
     const VerifySequence& sequence;
-    std::int32_t window;
     bool guarded;
 };
 

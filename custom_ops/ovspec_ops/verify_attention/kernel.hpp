@@ -24,14 +24,15 @@ constexpr std::size_t chunk_blocks = 16;
 
 // Up to group_rows rows of one sequence. Their keys and values are already in the cache.
 struct VerifySequence {
-    std::size_t first_row;         // in query and output
-    std::size_t rows;              // 1 .. group_rows
-    std::int32_t past;             // tokens in the cache before row 0; row r stands in slot past + r
-    const std::int32_t* table;     // logical block -> block of the cache
-    const std::int32_t* positions; // of the rows: past + depth in the tree, for a chain past + r
-    const std::uint64_t* seen;     // bit j of entry r: row r sees row j of these rows
-    std::int32_t last_position;    // highest of `positions`
-    bool tree;                     // whether some row does not follow the one before it
+    std::size_t first_row;          // in query and output
+    std::size_t rows;               // 1 .. group_rows
+    std::int32_t past;              // slots of tokens before those that `seen` is about
+    const std::int32_t* table;      // logical block -> block of the cache
+    const std::int32_t* positions;  // of the last token that each row sees
+    const std::uint64_t* seen;      // bit j of entry r: row r sees slot past + j
+    const std::int32_t* first_keys; // of the past, the first token that each row sees
+    std::int32_t last_first_key;    // highest of `first_keys`
+    bool tree;                      // whether some row does not follow the one before it
 };
 
 // One KV head of a sequence: the entries `begin` .. `end` of its blocks, some of which a row sees.
@@ -70,7 +71,9 @@ struct VerifyCall {
     const float* sinks; // `[kv_heads * group]`, a logit in the softmax' sum that has no value; null: none
     std::size_t group;  // query heads per KV head
     float scale;
-    std::int32_t window; // a row at position p sees the keys above p - window; 0: all
+    std::int32_t window;      // a row at position p sees the keys above p - window; 0: all
+    std::int32_t past_window; // a row sees so many of the tokens before its sequence's first row; 0: all
+    bool causal;              // whether a row sees those rows that it follows, or else all of its sequence
 };
 
 // What a thread keeps from one item to the next.

@@ -48,7 +48,7 @@ bool renew(std::vector<std::int32_t>& copy, const ov::Tensor& tensor) {
 // has it as it is: mostly the next layer of the pass.
 struct PlanSource {
     std::vector<std::int32_t> tables, selected, counts;
-    std::array<std::size_t, 11> sizes{};
+    std::array<std::size_t, 13> sizes{};
 };
 
 struct Workspace {
@@ -76,6 +76,11 @@ void check_optional(const char* what, std::size_t size, std::size_t expected, co
         fail(name, what, " holds ", size, " values, expected ", expected, ", or none for ", absent);
 }
 
+void check_window(const char* what, std::int64_t window) {
+    if (window < 0 || window > std::numeric_limits<std::int32_t>::max())
+        fail(name, "attribute ", what, " is ", window, ", expected 0 (none) or a length");
+}
+
 void check_types(const ov::element::Type& keys, const ov::element::Type& values) {
     if (keys != values)
         fail(name, "key_cache is of type ", keys, " and value_cache of type ", values,
@@ -85,7 +90,7 @@ void check_types(const ov::element::Type& keys, const ov::element::Type& values)
 void Workspace::build_plan(const VerifyCall& call, const VerifyKernels& kernels, const AttentionCall& given) {
     const bool selects = given.selected_counts && given.selected_counts->get_size() != 0;
     const auto format = [](const CacheView& cache) { return static_cast<std::size_t>(cache.format); };
-    const std::array<std::size_t, 11> sizes{given.rows,
+    const std::array<std::size_t, 13> sizes{given.rows,
                                             call.keys.heads,
                                             call.group,
                                             call.keys.size,
@@ -94,6 +99,8 @@ void Workspace::build_plan(const VerifyCall& call, const VerifyKernels& kernels,
                                             format(call.values),
                                             std::min(call.keys.blocks, call.values.blocks),
                                             static_cast<std::size_t>(call.window),
+                                            static_cast<std::size_t>(call.past_window),
+                                            static_cast<std::size_t>(call.causal),
                                             threads_here(),
                                             static_cast<std::size_t>(active_isa())};
     bool others = renew(source.tables, *given.tables) || sizes != source.sizes;
@@ -162,10 +169,11 @@ void VerifyAttention::check_attributes() const {
     check_head_size(name, "v_size", attributes_.v_size);
     if (!std::isfinite(attributes_.scale))
         fail(name, "attribute scale is ", attributes_.scale, ", expected a finite number");
-    if (attributes_.sliding_window < 0 ||
-        attributes_.sliding_window > std::numeric_limits<std::int32_t>::max())
+    check_window("sliding_window", attributes_.sliding_window);
+    check_window("past_window", attributes_.past_window);
+    if (attributes_.sliding_window && (attributes_.past_window || !attributes_.causal))
         fail(name, "attribute sliding_window is ", attributes_.sliding_window,
-             ", expected 0 (none) or a length");
+             ", expected 0 beside a past_window, or where causal is false");
 }
 
 void VerifyAttention::validate_and_infer_types() {
@@ -241,6 +249,8 @@ void VerifyAttention::attend(const AttentionCall& given) const {
     call.group = given.width / (call.keys.heads * call.keys.size);
     call.scale = attributes_.scale;
     call.window = static_cast<std::int32_t>(attributes_.sliding_window);
+    call.past_window = static_cast<std::int32_t>(attributes_.past_window);
+    call.causal = attributes_.causal;
     if (call.group == 0 || given.width % (call.keys.heads * call.keys.size) != 0)
         fail(name, "query has rows of ", given.width, " values, expected a multiple of kv_heads * k_size");
     if (given.rows == 0) // whatever the tables

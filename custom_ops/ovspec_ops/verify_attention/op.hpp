@@ -14,6 +14,8 @@ struct VerifyAttentionAttributes {
     std::int64_t v_size = 0;
     float scale = std::numeric_limits<float>::quiet_NaN();
     std::int64_t sliding_window = 0;
+    std::int64_t past_window = 0;
+    bool causal = true;
 
     void visit(ov::AttributeVisitor& visitor) {
         visitor.on_attribute("kv_heads", kv_heads);
@@ -21,6 +23,8 @@ struct VerifyAttentionAttributes {
         visitor.on_attribute("v_size", v_size);
         visitor.on_attribute("scale", scale);
         visitor.on_attribute("sliding_window", sliding_window);
+        visitor.on_attribute("past_window", past_window);
+        visitor.on_attribute("causal", causal);
     }
 };
 

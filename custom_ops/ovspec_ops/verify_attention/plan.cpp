@@ -18,12 +18,6 @@ constexpr std::size_t wave_floats = std::size_t{1} << 23;
 // Items per thread that keep the threads' shares even.
 constexpr std::size_t items_per_thread = 4;
 
-// First block with a key that the sequence's first row sees.
-std::size_t first_visible_block(const VerifyCall& call, const VerifySequence& sequence) {
-    const std::int32_t first_key = sequence.past - call.window + 1;
-    return call.window > 0 && first_key > 0 ? static_cast<std::size_t>(first_key) / block_size : 0;
-}
-
 // The list of one head: ascending logical blocks, the blocks of this pass' rows at its end.
 void check_list(const Sequences& in, std::size_t s, std::size_t head, const std::int32_t* list,
                 std::size_t count) {
@@ -117,6 +111,7 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
     const std::size_t parts = chunks ? (threads + chunks - 1) / chunks : 1;
     positions_.resize(in.rows);
     seen_.resize(in.rows);
+    first_keys_.resize(in.rows);
     for (std::size_t s = 0; s < in.count; s++) {
         const std::size_t rows = in.row_count(s);
         if (!in.active(s)) {
@@ -127,6 +122,8 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
         }
         in.check_table(s, std::min(call.keys.blocks, call.values.blocks));
         const bool tree = check_parents(in, parents, s);
+        if (tree && !call.causal)
+            fail(in.op, "sequence ", s, " is a tree, expected a chain where attribute causal is false");
         check_lists(call, in, selection, s);
         const std::size_t together = rows_together(call, kernels, in, s, tree, parts);
         for (std::size_t r = 0; r < rows; r += together) {
@@ -149,14 +146,27 @@ void VerifyPlan::build(const VerifyCall& call, const VerifyKernels& kernels, con
 void VerifyPlan::add_rows(const VerifyCall& call, const Sequences& in, Parents parents, std::size_t s,
                           std::size_t begin, std::size_t rows) {
     const std::size_t first = in.first_row(s) + begin;
-    const std::int32_t past = in.past_lens[s] + static_cast<std::int32_t>(begin);
-    VerifySequence sequence{
-        first, rows, past, in.table(s), &positions_[first], &seen_[first], past, parents != nullptr};
+    const std::int32_t before = in.past_lens[s];
+    // Where all rows see all, those that are not worked on here count as past, as they lie in any order.
+    const std::size_t others = call.causal ? begin : in.row_count(s) - rows;
+    const std::int32_t past = before + static_cast<std::int32_t>(others);
+    VerifySequence sequence{first,
+                            rows,
+                            past,
+                            in.table(s),
+                            &positions_[first],
+                            &seen_[first],
+                            &first_keys_[first],
+                            0,
+                            parents != nullptr};
     for (std::size_t r = 0; r < rows; r++) {
         const std::int32_t parent = parents ? parents[first + r] : static_cast<std::int32_t>(r) - 1;
         std::int32_t position = past;
         std::uint64_t seen = 0;
-        if (parent >= 0) {
+        if (!call.causal) {
+            position = past + static_cast<std::int32_t>(rows) - 1;
+            seen = ~std::uint64_t{0} >> (64 - rows);
+        } else if (parent >= 0) {
             position = sequence.positions[parent] + 1;
             seen = sequence.seen[parent];
             // A window of w tokens ends at the ancestor w - 1 steps up.
@@ -164,9 +174,15 @@ void VerifyPlan::add_rows(const VerifyCall& call, const Sequences& in, Parents p
                 if ((seen >> j & 1) && position - sequence.positions[j] >= call.window)
                     seen &= ~(std::uint64_t{1} << j);
         }
+        std::int32_t first_key = 0;
+        if (call.past_window > 0)
+            first_key = before - call.past_window;
+        else if (call.window > 0)
+            first_key = position - call.window + 1;
         positions_[first + r] = position;
         seen_[first + r] = seen | std::uint64_t{1} << r;
-        sequence.last_position = std::max(sequence.last_position, position);
+        first_keys_[first + r] = std::max(first_key, 0);
+        sequence.last_first_key = std::max(sequence.last_first_key, first_key);
     }
     sequences.push_back(sequence);
 }
@@ -174,7 +190,8 @@ void VerifyPlan::add_rows(const VerifyCall& call, const Sequences& in, Parents p
 void VerifyPlan::add_heads(const VerifyCall& call, const Sequences& in, const Selection& selection,
                            std::size_t s) {
     const VerifySequence& sequence = sequences.back();
-    const std::size_t first = first_visible_block(call, sequence);
+    // The first row, which follows none of the others, sees furthest back.
+    const std::size_t first = static_cast<std::size_t>(sequence.first_keys[0]) / block_size;
     const std::size_t blocks =
         (static_cast<std::size_t>(sequence.past) + sequence.rows + block_size - 1) / block_size;
     for (std::size_t h = 0; h < call.keys.heads; h++) {

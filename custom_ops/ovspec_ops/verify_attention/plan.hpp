@@ -59,6 +59,7 @@ private:
     FloatBuffer partials_;
     std::vector<std::size_t> partial_begins_; // of every head within its wave
     std::vector<std::int32_t> positions_;     // of all rows of the query
+    std::vector<std::int32_t> first_keys_;
     std::vector<std::uint64_t> seen_;
 };
 

@@ -29,6 +29,8 @@ def attend(
     sliding_window: int = 0,
     sinks: NDArray[np.float32] | None = None,
     parents: Sequence[int] | None = None,
+    past_window: int = 0,
+    causal: bool = True,
 ) -> NDArray[np.float64]:
     """One KV head of one sequence: `query` `[rows, group, k_size]` -> `[rows, group, v_size]`.
 
@@ -36,7 +38,8 @@ def attend(
     blocks in it; `selected` the logical blocks that are read. Row r's key stands in slot past + r. It follows
     row `parents[r]`, or the past where that is -1 (without `parents` row r - 1), and sees the past, its
     ancestors and itself; its position is past + its number of ancestors. With a window it sees only keys at
-    positions above its own - sliding_window. `sinks` `[group]` are logits that take weight and give no value.
+    positions above its own - sliding_window; with `past_window` of the past the last so many tokens; without
+    `causal` all rows. `sinks` `[group]` are logits that take weight and give no value.
     """
     rows, _, k_size = query.shape
     slot = np.concatenate([np.arange(BLOCK_SIZE) + b * BLOCK_SIZE for b in selected])
@@ -50,7 +53,11 @@ def attend(
         parent = r - 1 if parents is None else parents[r]
         paths.append([*(paths[parent] if parent >= 0 else []), r])
         position[past + r] = past + len(paths[r]) - 1
-        visible = [*range(past), *(past + row for row in paths[r])]
+        own = paths[r] if causal else range(rows)
+        visible = [
+            *range(max(0, past - past_window) if past_window else 0, past),
+            *(past + row for row in own),
+        ]
         if sliding_window:
             visible = [s for s in visible if position[s] > position[past + r] - sliding_window]
         seen = np.isin(slot, visible)
@@ -80,6 +87,8 @@ def verify_attention(
     v_size: int,
     scale: float,
     sliding_window: int = 0,
+    past_window: int = 0,
+    causal: bool = True,
 ) -> NDArray[np.float64]:
     """The whole operation; inputs and attributes as in README.md, bf16 caches as their bits in u16."""
     group = query.shape[1] // (kv_heads * k_size)
@@ -100,6 +109,6 @@ def verify_attention(
             out[rows, h] = attend(
                 heads[rows, h], key_cache[:, h], value_cache[:, h], past, table, selected, v_size, scale,
                 sliding_window, sinks[h * group : (h + 1) * group] if sinks.size else None,
-                verify_parents[rows].tolist() if verify_parents.size else None,
+                verify_parents[rows].tolist() if verify_parents.size else None, past_window, causal,
             )  # fmt: skip
     return out.reshape(query.shape[0], -1)

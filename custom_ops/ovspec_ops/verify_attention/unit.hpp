@@ -46,11 +46,10 @@ struct Unit {
 
 // Calls use(slot, position), both counted within the unit, for all that a row sees, positions ascending.
 template <class Use>
-OVSPEC_INLINE void each_visible(const VerifySequence& s, std::size_t row, std::int32_t window,
-                                const Unit& unit, Use&& use) {
+OVSPEC_INLINE void each_visible(const VerifySequence& s, std::size_t row, const Unit& unit, Use&& use) {
     for (std::size_t i = 0; i < unit.positions(); i++) {
         const std::int32_t token = unit.blocks[i / block_size].first_key + (std::int32_t)(i % block_size);
-        if (token < s.past && (std::int64_t)token > (std::int64_t)s.positions[row] - window)
+        if (token < s.past && token >= s.first_keys[row])
             use(i, i);
     }
     for (std::size_t j = 0; j <= row; j++) {
@@ -65,26 +64,26 @@ OVSPEC_INLINE void each_visible(const VerifySequence& s, std::size_t row, std::i
 
 // Scores `[slots, stride]` of `width` rows from row `first` on -> `[positions, stride]`, -infinity where a
 // row sees nothing.
-static void order_scores(const VerifySequence& s, const Geometry& g, std::size_t group, std::int32_t window,
-                         const Unit& unit, std::size_t first, std::size_t width, const float* scores,
-                         std::size_t stride, float* ordered) {
+static void order_scores(const VerifySequence& s, const Geometry& g, std::size_t group, const Unit& unit,
+                         std::size_t first, std::size_t width, const float* scores, std::size_t stride,
+                         float* ordered) {
     for (std::size_t i = 0; i < unit.positions() * stride; i++)
         ordered[i] = minus_infinity;
     for (std::size_t i = 0; i < width; i++)
-        each_visible(s, smaller(first + i, g.rows - 1) / group, window, unit,
+        each_visible(s, smaller(first + i, g.rows - 1) / group, unit,
                      [&](std::size_t slot, std::size_t position) {
                          ordered[position * stride + i] = scores[slot * stride + i];
                      });
 }
 
 // The way back for weights: 0 in slots that a row does not see.
-static void spread_weights(const VerifySequence& s, const Geometry& g, std::size_t group, std::int32_t window,
-                           const Unit& unit, std::size_t first, std::size_t width, const float* ordered,
-                           std::size_t stride, float* weights) {
+static void spread_weights(const VerifySequence& s, const Geometry& g, std::size_t group, const Unit& unit,
+                           std::size_t first, std::size_t width, const float* ordered, std::size_t stride,
+                           float* weights) {
     for (std::size_t i = 0; i < unit.slots() * stride; i++)
         weights[i] = 0.0f;
     for (std::size_t i = 0; i < width; i++)
-        each_visible(s, smaller(first + i, g.rows - 1) / group, window, unit,
+        each_visible(s, smaller(first + i, g.rows - 1) / group, unit,
                      [&](std::size_t slot, std::size_t position) {
                          weights[slot * stride + i] = ordered[position * stride + i];
                      });
@@ -100,11 +99,11 @@ OVSPEC_INLINE void guard(Vec weights, Vec& scale, Vec& zero) {
 // Of a row in a tree, whose slots are not its positions: the sum of its weights, by position and `stride`
 // apart, times scales times what zero points have above `centre`, added up as four sums of every fourth
 // position.
-static float bias_of(const VerifySequence& s, std::size_t row, std::int32_t window, const Unit& unit,
-                     const float* weights, std::size_t stride, float factor, const float* scales,
-                     const float* zeros, float centre) {
+static float bias_of(const VerifySequence& s, std::size_t row, const Unit& unit, const float* weights,
+                     std::size_t stride, float factor, const float* scales, const float* zeros,
+                     float centre) {
     float sums[4] = {};
-    each_visible(s, row, window, unit, [&](std::size_t slot, std::size_t position) {
+    each_visible(s, row, unit, [&](std::size_t slot, std::size_t position) {
         if (weights[position * stride] == 0.0f)
             return;
         const float weight = weights[position * stride] * (factor * scales[slot]);
@@ -113,11 +112,10 @@ static float bias_of(const VerifySequence& s, std::size_t row, std::int32_t wind
     return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
-// The slots of a block that a row sees, as bits: the past within its window, and its ancestors' slots.
-OVSPEC_INLINE std::uint32_t visible_slots(const VerifySequence& s, std::size_t row, std::int32_t first_key,
-                                          std::int32_t window) {
+// The slots of a block that a row sees, as bits: the past from its first key on, and rows' own slots.
+OVSPEC_INLINE std::uint32_t visible_slots(const VerifySequence& s, std::size_t row, std::int32_t first_key) {
     const std::int64_t own = (std::int64_t)s.past - first_key; // slot of row 0
-    const std::int64_t lowest = (std::int64_t)s.positions[row] - window + 1 - first_key;
+    const std::int64_t lowest = (std::int64_t)s.first_keys[row] - first_key;
     std::uint64_t past = own <= 0 ? 0 : own >= 32 ? 0xffffffffu : (std::uint64_t{1} << own) - 1;
     if (lowest > 0)
         past = lowest >= 32 ? 0 : past >> lowest << lowest;
@@ -129,12 +127,11 @@ OVSPEC_INLINE std::uint32_t visible_slots(const VerifySequence& s, std::size_t r
 
 // Fills `visible` with the slots that each row sees; false, without filling it, where every row sees all of
 // them.
-OVSPEC_INLINE bool find_visible(const VerifySequence& s, const Geometry& g, std::size_t group,
-                                std::int32_t window, const Block& b, std::uint32_t* visible) {
-    const bool masked =
-        b.first_key + (std::int32_t)block_size > s.past || s.last_position - b.first_key >= window;
+OVSPEC_INLINE bool find_visible(const VerifySequence& s, const Geometry& g, std::size_t group, const Block& b,
+                                std::uint32_t* visible) {
+    const bool masked = b.first_key + (std::int32_t)block_size > s.past || b.first_key < s.last_first_key;
     for (std::size_t r = 0; masked && r < g.padded; r++)
-        visible[r] = visible_slots(s, smaller(r, g.rows - 1) / group, b.first_key, window);
+        visible[r] = visible_slots(s, smaller(r, g.rows - 1) / group, b.first_key);
     return masked;
 }
 

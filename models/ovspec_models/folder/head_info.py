@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from ovspec_models.folder.json_file import are_names, read_json
+from ovspec_models.folder.layer_windows import layer_windows
 from ovspec_models.folder.shown import cut, shown
 from ovspec_models.folder.sparse_verify import is_int
 
@@ -71,7 +72,7 @@ def form_of(config: dict[str, Any], tail: bytes = b"") -> str | None:
         config: its config.json.
         tail: of its IR, if it has been exported.
     """
-    if isinstance(config.get(FORMAT), str):
+    if of_speculators(config):
         return str(config[FORMAT])
     architectures = config.get("architectures")
     said = str(architectures[0]).lower() if isinstance(architectures, list) and architectures else ""
@@ -116,6 +117,8 @@ class HeadInfo:
         samples_anchor: whether each token of a block gives the one behind it.
         correction: one of `CORRECTED`, if tokens drafted before change its logits; else empty.
         own_output: whether it has an output layer of its own, and does not share the target's.
+        layer_windows: of a head that drafts blocks, how many tokens before a block each layer sees; 0: all.
+        windows_causal: whether a row of a block sees those after it in no layer with a window.
         of_speculators: whether its config.json is in the form of the package speculators.
         verifier: that target's name in this form; empty: not said.
         verifier_architectures: its architectures, likewise.
@@ -133,6 +136,8 @@ class HeadInfo:
     samples_anchor: bool = False
     correction: str = ""
     own_output: bool = False
+    layer_windows: tuple[int, ...] = ()
+    windows_causal: bool = False
     of_speculators: bool = False
     verifier: str = ""
     verifier_architectures: tuple[str, ...] = ()
@@ -162,7 +167,9 @@ class HeadInfo:
             samples_anchor=samples_anchor(config),
             correction=correction_of(config),
             own_output=_has_own_output(kind, config),
-            of_speculators=FORMAT in config,
+            layer_windows=layer_windows(path, config, of_speculators(config)) if kind == "dflash" else (),
+            windows_causal=windows_causal(config),
+            of_speculators=of_speculators(config),
             **_verifier(path, config),
         )
 
@@ -242,6 +249,17 @@ def samples_anchor(config: dict[str, Any]) -> bool:
     """Whether each token of a block gives the one behind it by a head's config.json."""
     said = config.get("sample_from_anchor")
     return form_of(config) == "dspark" if said is None else said is True
+
+
+def of_speculators(config: dict[str, Any]) -> bool:
+    """Whether a head's config.json is in the form of the package speculators."""
+    return isinstance(config.get(FORMAT), str)
+
+
+def windows_causal(config: dict[str, Any]) -> bool:
+    """Whether a row sees none that is behind it in layers with windows by a head's config.json."""
+    said = config.get("sliding_window_non_causal")
+    return form_of(config) != "dflash2" if said is None else said is False
 
 
 def boundaries_of(folder: Path, config: dict[str, Any]) -> tuple[int, ...] | None:

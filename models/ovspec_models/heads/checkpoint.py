@@ -20,8 +20,6 @@ from ovspec_models.shapes import ModelShape, RopeScaling
 from ovspec_transforms import decompression_convert
 
 _MOST, _MOST_REAL = 2**31 - 1, 1e30
-#: Layers that a head may have; a damaged number would fill the memory with names of weights.
-MOST_LAYERS = 256
 _AGAIN = "get config.json again"
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 

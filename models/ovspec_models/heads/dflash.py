@@ -2,7 +2,8 @@
 
 Rows of two kinds pass it. A row of the context has the target's joined states; in every layer it leaves a key
 and a value made of these. A row of the block has the embedding of a token, the last of the text or the mask
-token; it goes through the layers and sees the context and the whole block.
+token; it goes through the layers and sees the context and the whole block. Layers with a window see less of
+both: the graph is the same, and who compiles it says what rows see (`RowSight`).
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from ovspec_models.folder.head_info import (
     boundaries_of,
     form_of,
     has_own_tokens,
+    of_speculators,
 )
+from ovspec_models.folder.layer_windows import MOST_LAYERS, layer_windows
 from ovspec_models.heads.checkpoint import (
-    MOST_LAYERS,
     CheckpointWeights,
     HeadCheckpoint,
     head_model,
@@ -47,12 +49,14 @@ _EMBEDDING, _OUTPUT, _MIXES = "embed_tokens.weight", "lm_head.weight", "self_att
 _WHOLE = ("fc.weight", "hidden_norm.weight", "norm.weight")
 _BLOCK = ("block_size", "mask_token_id")
 _CORRECTION = "correction."
+# What `layer_windows` reads.
+_WINDOWS = ("layer_types", "sliding_window", "use_sliding_window")
 _SETTINGS = HeadSettings(
-    read=(*OF_LAYERS, "num_hidden_layers", "draft_vocab_size", *_BLOCK),
+    read=(*OF_LAYERS, *_WINDOWS, "num_hidden_layers", "draft_vocab_size", *_BLOCK),
     values={
-        **AS_COMPUTED,
+        **{name: values for name, values in AS_COMPUTED.items() if name not in _WINDOWS},
         "sample_from_anchor": (False, True),
-        "sliding_window_non_causal": (False, True),  # there are no windows
+        "sliding_window_non_causal": (False, True),
     },
     inside={"dflash_config": ("target_layer_ids", *_BLOCK)},
 )
@@ -177,6 +181,7 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         ValueError: a weight is missing or has another shape, or config.json does not say what is read.
     """
     config, where, shape = checkpoint.config, f"head '{checkpoint.folder}'", dflash_shape(checkpoint)
+    layer_windows(checkpoint.folder, config, of_speculators(config))
     boundaries = boundaries_of(checkpoint.folder, config)
     if boundaries is None:
         raise ValueError(f"{where}: config.json has no target_layer_ids in dflash_config; get the head again")

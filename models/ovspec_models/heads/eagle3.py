@@ -22,8 +22,8 @@ from ovspec_models.folder.head_info import (
     masks_of,
     norms_of,
 )
+from ovspec_models.folder.layer_windows import MOST_LAYERS
 from ovspec_models.heads.checkpoint import (
-    MOST_LAYERS,
     CheckpointWeights,
     HeadCheckpoint,
     head_model,

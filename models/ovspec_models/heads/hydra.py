@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.folder.head_info import OWN_EMBEDDING, TARGET_SIZE
+from ovspec_models.folder.layer_windows import MOST_LAYERS
 from ovspec_models.folder.shown import shown
 from ovspec_models.heads.checkpoint import (
-    MOST_LAYERS,
     CheckpointWeights,
     HeadCheckpoint,
     head_model,

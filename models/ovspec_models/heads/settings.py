@@ -57,7 +57,7 @@ _WITHOUT_EFFECT = frozenset(
         *("tie_encoder_decoder", "tf_legacy_loss", "pruned_heads", "chunk_size_feed_forward"),
         # The output layer is the checkpoint's own, or the target's.
         "tie_word_embeddings",
-        # Where windows begin; there are none.
+        # Which layers have a window; layer_types says it.
         "max_window_layers",
         # What `HeadInfo` reads, of which `ovspec export` writes some.
         *("target_num_layers", "num_target_layers", "target_hidden_size", "own_embedding", "own_output"),

@@ -22,7 +22,8 @@ class RequestStep:
         judged: its tokens that were compared with the own ones of the target: also the first one cut off,
             where all before it were accepted.
         agreed: how many of those were the target's.
-        commit: its provisional tokens, and how many of them a commit kept; `None` where it did not commit.
+        commit: its provisional tokens, and how many of them a commit kept; `None` where it did not commit, or
+            failed in it.
         tokens_before: tokens that its output had before.
     """
 

@@ -56,10 +56,7 @@ def commit(verifier: Verifier, requests: SequenceOf[RequestStep]) -> float:
     Returns:
         Duration of the passes in microseconds; `RequestStep.commit` says what became of each request.
     """
-    return sum(
-        _confirm(verifier, [(r, Proposal(r.state.sequence.take_back())) for r in together])
-        for together in _passes(requests)
-    )
+    return sum(_confirm(verifier, _taken_back(together)) for together in _passes(requests))
 
 
 def _passes(requests: SequenceOf[RequestStep]) -> list[list[RequestStep]]:
@@ -75,10 +72,19 @@ def _passes(requests: SequenceOf[RequestStep]) -> list[list[RequestStep]]:
     return passes
 
 
+def _taken_back(requests: SequenceOf[RequestStep]) -> list[tuple[RequestStep, Proposal]]:
+    """The provisional tokens of each request, which are a draft now."""
+    found = list[tuple[RequestStep, Proposal]]()
+    for request in requests:
+        with request.state.faults():
+            found.append((request, Proposal(request.state.sequence.take_back())))
+    return found
+
+
 def _confirm(verifier: Verifier, drafts: SequenceOf[tuple[RequestStep, Proposal]]) -> float:
     """One pass of `commit`; where it fails, one for each request, and who fails alone is at fault."""
-    for request, proposal in drafts:
-        request.commit = len(proposal.tokens), 0
+    if not drafts:
+        return 0.0
     try:
         found = verifier.verify([Draft(r.state.sequence, proposal.tokens, DENSE) for r, proposal in drafts])
     except Exception as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
@@ -32,6 +35,19 @@ VERIFY_PAST_LENS = "verify_past_lens"
 _SELECTED_BLOCKS, _SINKS = 5, 7  # inputs of VerifyAttention
 
 
+@dataclass(frozen=True, slots=True)
+class RowSight:
+    """What the rows of a sequence see in a layer.
+
+    Attributes:
+        past_window: so many of the tokens before the first row; 0: all.
+        causal: whether a row sees those rows that it follows, or else all of the sequence.
+    """
+
+    past_window: int = 0
+    causal: bool = True
+
+
 def _sinks(layer: PagedLayer) -> ov.Output | None:
     """The layer's sinks as f32 `[heads]`, folded when compiled; `None` where it has none."""
     source = layer.node.input(SINKS).get_source_output()
@@ -49,7 +65,7 @@ def select(node: ov.Node, blocks: ov.Output, counts: ov.Output) -> None:
     node.set_arguments([*inputs[:_SELECTED_BLOCKS], blocks, counts, *sinks])
 
 
-def route_rows(model: ov.Model) -> TransformReport:
+def route_rows(model: ov.Model, sights: Sequence[RowSight] = ()) -> TransformReport:
     """Add `VerifyAttention` behind every `PagedAttentionExtension`, over the same caches.
 
     All rows pass the stock node, which writes K/V in its own precision and layout, until `write_caches` takes
@@ -60,6 +76,9 @@ def route_rows(model: ov.Model) -> TransformReport:
 
     Adds the inputs `written_begins` i32 `[pieces + 1]` (first row of each piece that the stock node takes as
     a sequence) and `verify_tables` i32 `[N]`, as `ovspec_ops.verify_attention.pack_tables` makes it.
+
+    Args:
+        sights: of the layers, where they are not those of a decoder.
 
     Raises:
         ValueError: a layer has what the operation does not support, or the model is not paged.
@@ -76,7 +95,8 @@ def route_rows(model: ov.Model) -> TransformReport:
         consumers = list(output.get_target_inputs())
         if any(port.get_node().get_type_name() == VERIFY_ATTENTION for port in consumers):
             return False
-        routed = _operation(PagedLayer.of(node), tables)
+        layer = PagedLayer.of(node)
+        routed = _operation(layer, tables, sights[layer.index] if sights else RowSight())
         for port in consumers:
             port.replace_source_output(routed.output(0))
         node.input(SUBSEQUENCE_BEGINS).replace_source_output(begins.output(0))
@@ -85,7 +105,7 @@ def route_rows(model: ov.Model) -> TransformReport:
     return rewrite_nodes(model, "RouteRows", PAGED_ATTENTION, rewrite).require(layers)
 
 
-def _operation(layer: PagedLayer, tables: ov.Node) -> ov.Node:
+def _operation(layer: PagedLayer, tables: ov.Node, sight: RowSight) -> ov.Node:
     """The operation that attends to the rows of a layer."""
     if layer.has_alibi:
         raise ValueError(
@@ -107,6 +127,8 @@ def _operation(layer: PagedLayer, tables: ov.Node) -> ov.Node:
         "v_size": layer.value_head_size,
         "scale": layer.scale,
         "sliding_window": layer.sliding_window,
+        "past_window": sight.past_window,
+        "causal": sight.causal,
     }
     routed = ovspec_ops.create(VERIFY_ATTENTION, inputs, attributes)
     routed.set_friendly_name(f"{layer.name}/{VERIFY_ATTENTION}")

@@ -252,10 +252,14 @@ def _attention(node: ov.Node) -> Step | None:
         return None
     caches = [Cache.of(node, position) for position in (1, 2)]
     others = [Port.if_any(node, position) for position in range(4, node.get_input_size())]
+    attributes = node.get_attributes()
     settings = {
-        name: node.get_attributes()[name]
-        for name in ("kv_heads", "k_size", "v_size", "scale", "sliding_window")
+        name: attributes[name] for name in ("kv_heads", "k_size", "v_size", "scale", "sliding_window")
     }
+    if attributes["past_window"]:
+        settings["past_window"] = attributes["past_window"]
+    if not attributes["causal"]:
+        settings["causal"] = 0
     operands: list[Operand] = [query, *caches, written, *others]
     return Step("attention", operands, outputs, settings | cache_type(operands))
 

@@ -57,10 +57,26 @@ class LinearLayer:
     fmt: str
 
     @property
-    def shares(self) -> tuple[str, int, str, int]:
+    def shares(self) -> tuple[str, int, bool, str, int]:
         """Layers with equal values become one operation: they read the same rows in the same way."""
         rows = self.matmul.input(0).get_source_output()
-        return rows.get_node().get_name(), rows.get_index(), self.fmt, self.weights.groups
+        name, index = rows.get_node().get_name(), rows.get_index()
+        return name, index, self.reads_columns, self.fmt, self.weights.groups
+
+    @property
+    def reads_columns(self) -> bool:
+        """Whether it reads its rows from the last dimension but one."""
+        return bool(self.matmul.get_attributes()["transpose_a"])
+
+    @property
+    def rows(self) -> ov.Output:
+        """What it multiplies, values of a row in the last dimension."""
+        given = self.matmul.input(0).get_source_output()
+        if self.reads_columns:
+            last = given.get_partial_shape().rank.get_length() - 1
+            order = ops.constant(np.array([*range(last - 1), last, last - 1]))
+            given = ops.transpose(given, order).output(0)
+        return _of_known_width(given, self.weights.inputs)
 
 
 def _layer(matmul: ov.Node, arithmetic: Arithmetic) -> LinearLayer | None:
@@ -71,8 +87,6 @@ def _layer(matmul: ov.Node, arithmetic: Arithmetic) -> LinearLayer | None:
     """
     if not is_constant(matmul):
         return None
-    if matmul.get_attributes()["transpose_a"]:
-        raise UnknownPatternError("its rows are transposed")
     if matmul.get_input_element_type(0) != ov.Type.f32:
         name = matmul.get_input_element_type(0).get_type_name()
         raise UnknownPatternError(f"its rows are of type {name}, expected f32")
@@ -179,8 +193,7 @@ def _operation(
     }
     if first.weights.scales is None:
         attributes["row_bits"] = 16 if arithmetic == "bf16" else _ROWS_AS_THEY_ARE
-    rows = _of_known_width(first.matmul.input(0).get_source_output(), first.weights.inputs)
-    inputs = [rows, ops.constant(packed, shared_memory=True).output(0)]
+    inputs = [first.rows, ops.constant(packed, shared_memory=True).output(0)]
     numbers = [adapters.get(layer.matmul.get_friendly_name(), -1) for layer in layers]
     if tables is not None and max(numbers) >= 0:
         inputs.append(tables.output(0))
@@ -208,7 +221,7 @@ def native_linear(
     found, left = find_layers(model, arithmetic)
     adapters = {layer.node: number for number, layer in enumerate(adapted)}
     tables = add_parameter(model, ADAPTERS, [-1, 8], ov.Type.u8) if adapted else None
-    groups: dict[tuple[str, int, str, int], list[LinearLayer]] = {}
+    groups: dict[tuple[str, int, bool, str, int], list[LinearLayer]] = {}
     for layer in found:
         groups.setdefault(layer.shares, []).append(layer)
     wholes = [

@@ -172,6 +172,7 @@ def test_layers_with_a_cache(tmp_path: Path, layer_types: list[str] | None, laye
             (64, 64, 64),
             id="qwen3_moe",
         ),
+        pytest.param({"model_type": "phimoe", "sliding_window": 64}, (64, 64, 64), id="phimoe"),
         pytest.param({"model_type": "gemma2", "sliding_window": 64}, (64, 0, 64), id="gemma2 of old"),
         pytest.param(
             {"model_type": "gemma3_text", "sliding_window": 64, "sliding_window_pattern": 3},

@@ -92,7 +92,7 @@ class _Layers:
         self.layer_types = self.layers_block_type = types
         self.transformer_layers = [i for i, kind in enumerate(types) if kind in _ATTENTION]
         self.first_attention_layer = self.transformer_layers[0]
-        # Granite 4's small models have layers of attention alone.
+        # Granite 4's types may have layers of attention alone.
         self.last_linear_layer = max(
             (i for i, kind in enumerate(types) if kind not in _ATTENTION), default=-1
         )

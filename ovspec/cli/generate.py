@@ -26,6 +26,7 @@ from ovspec.cli.options.pipeline import (
     pipeline_options,
     prefix_option,
 )
+from ovspec.cli.options.structure import structure_from, structure_options
 from ovspec.cli.options.waiting import reading
 from ovspec.drafters import NONE
 from ovspec.eval.in_force import SelectionInForce, prefill_in_force, verify_in_force
@@ -60,6 +61,7 @@ COMMON = (
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text and metrics.")
 @prefix_option
 @adapter_option
+@structure_options
 @pipeline_options
 @answer_options
 @beam_options
@@ -85,6 +87,7 @@ def generate(
     if (options["num_beams"] or 1) > 1:
         leave_drafts_out(options)
     options["adapters"] = adapters_from(options)
+    options["structured_output_config"] = structure_from(options)
     streamer = None if as_json or several else print_piece
     if images:
         answer_about(images, text, system, as_json, streamer, options)

@@ -38,6 +38,7 @@ HANGS = 30.0
 GROWTH, WARM_UP, LEAST_INPUTS = 0.02, 0.5, 20_000
 MOST_FINDINGS = 20
 _TOLD_EVERY = 500
+_TELL_EVERY = 60.0  # seconds, a line of progress
 _PLACE = struct.Struct("QQdd")  # number, inputs so far, memory when warm, memory now
 
 
@@ -249,7 +250,7 @@ def _one_child(report: Report, command: list[str], place: mmap.mmap, first: int,
     """Run one child to its end; the number behind its last input."""
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(command, stdout=said, stderr=errors)
-        why = _wait(child, place)
+        why = _wait(report, child, place)
         said.seek(0)
         lines = [json.loads(line) for line in said if line.startswith("{") and line.endswith("}\n")]
         errors.seek(0)
@@ -280,11 +281,14 @@ def _one_child(report: Report, command: list[str], place: mmap.mmap, first: int,
     return int(number)
 
 
-def _wait(child: subprocess.Popen[Any], place: mmap.mmap) -> str:
+def _wait(report: Report, child: subprocess.Popen[Any], place: mmap.mmap) -> str:
     """Wait for the end of a child, or end one that stands still; what happened, in words."""
-    last, since = b"", time.monotonic()
+    last, since, told = b"", time.monotonic(), time.monotonic()
     while child.poll() is None:
         time.sleep(0.05)
+        if time.monotonic() - told > _TELL_EVERY:
+            told, (number, *_) = time.monotonic(), _PLACE.unpack(place[: _PLACE.size])
+            print(f"{report.hunt}: at {number}, {len(report.findings)} findings", file=sys.stderr, flush=True)
         if (now := place[: _PLACE.size]) != last or not any(now):
             # Before its first input a child loads models.
             last, since = now, time.monotonic() if any(now) else since

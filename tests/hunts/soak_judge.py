@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hunts.soak_faults import IN_PASS, ROW_FAULTS
-from hunts.soak_models import Alone, pipeline, runners
-from hunts.soak_requests import Asked, Load
+from hunts.soak_models import ROOMY, Alone, pipeline, runners
+from hunts.soak_requests import Ask, Asked, Load
 from hunts.soak_run import Outcome, Run
 from openvino_genai import GenerationFinishReason
 
 from ovspec.generation.inputs import encode
+
+LENGTHS = ("max_new_tokens", "min_new_tokens")
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def _why_wrong_error(load: Load, asked: Asked, outcome: Outcome, alone: Alone) -
 def _difference(run: Run, asked: Asked, outcome: Outcome, alone: Alone) -> str:
     """How an answer differs from the one alone; empty where it does not, or where nothing is promised."""
     if outcome.text is not None:
-        expected = alone.text(run.load.model, asked.ask)
+        expected = alone.text(run.load.model, _cut(asked.ask, _room(run, asked)))
         run.counts["compared"] += 1
         same = expected.startswith(outcome.text) if outcome.aborted else outcome.text == expected
         return "" if same else f"{outcome.text!r} instead of {expected!r}"
@@ -87,9 +89,7 @@ def _difference(run: Run, asked: Asked, outcome: Outcome, alone: Alone) -> str:
     if outcome.aborted:
         length = len(outcome.tokens)
     elif run.load.cache_tokens is not None:
-        # An answer ends where prompt and answer fill the cache.
-        prompt = encode(pipeline(run.load.model).get_tokenizer(), asked.ask.prompt)
-        most = run.load.cache_tokens // 32 * 32 - len(prompt)
+        most = _room(run, asked)
         if most < length:
             length, reason = most, GenerationFinishReason.LENGTH
     if outcome.tokens != right.tokens[:length]:
@@ -100,3 +100,17 @@ def _difference(run: Run, asked: Asked, outcome: Outcome, alone: Alone) -> str:
     if not outcome.aborted and outcome.reason != reason:
         return f"ended by {outcome.reason.name} instead of {reason.name}"
     return ""
+
+
+def _room(run: Run, asked: Asked) -> int:
+    """The most tokens of an answer: it ends where it fills the cache with its prompt."""
+    if run.load.cache_tokens is None:
+        return ROOMY
+    prompt = encode(pipeline(run.load.model).get_tokenizer(), asked.ask.prompt)
+    return run.load.cache_tokens // 32 * 32 - len(prompt)
+
+
+def _cut(ask: Ask, most: int) -> Ask:
+    """The same, for so many tokens at most."""
+    limits = {name: min(ask.options[name], most) for name in LENGTHS if name in ask.options}
+    return replace(ask, options={**ask.options, **limits})

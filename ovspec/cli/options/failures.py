@@ -16,6 +16,8 @@ INTERRUPTED = 130
 _OUT_OF_MEMORY = "std::bad_alloc"
 # Arguments whose options have another name.
 _PARAMETERS = {"interval": "commit_interval", "rng_seed": "seed"}
+# Of an answer: a field with fields of its own.
+_FORM, _FORMS = "structured_output_config", ("json_schema", "regex", "grammar")
 _PRINTERS = ("click.", "rich.", "ovspec.cli.")
 # `name=value` as messages about arguments of Python have it; not `name=Type(...)`, nor folders named like it.
 _ARGUMENT = re.compile(r"(?<![\w./\\-])(\w+)=('[^']*'|[^\s,;:()'\"/\\]+)(?![(\w/\\])")
@@ -54,10 +56,13 @@ def told(error: BaseException, flags: Mapping[str, str]) -> str:
         option = flags.get(part + name) or flags.get(_PARAMETERS.get(name, name))
         if option is None:
             return found[0]
-        # `name=...` is the option with any value.
-        return option if value in ("None", "...") else f"{option} {value.strip(chr(39))}".rstrip()
+        # `name=...` is the option with any value; options that are switches have none.
+        return option if value in ("None", "...", "True") else f"{option} {value.strip(chr(39))}".rstrip()
 
-    return _ARGUMENT.sub(flag, message)
+    forms = {name: flags[name] for name in _FORMS if name in flags}
+    for name, option in forms.items():
+        message = message.replace(f"{_FORM}.{name}", option)
+    return _ARGUMENT.sub(flag, message.replace(_FORM, ", ".join(forms.values()) or _FORM))
 
 
 def _of_the_system(error: OSError) -> str:

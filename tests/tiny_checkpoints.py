@@ -13,76 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import tiers
+from tiny_sizes import (
+    AFMOE,
+    ALIKE,
+    ALTERNATING,
+    CHUNK,
+    EXPERTS,
+    FALCON,
+    LINEAR,
+    LLAMA_ROPE,
+    LONG_FROM,
+    LONG_ROPE,
+    MAMBA,
+    TOKENS,
+    VOCAB,
+    WINDOW,
+)
 
-WINDOW = 48
-LONG_FROM = 64
-CHUNK = 160
-VOCAB = 4096
 _DEMO = Path(__file__).parents[1] / "tools" / "demo" / "draft"
-_TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
-_ALIKE = {
-    "vocab_size": VOCAB,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.2,
-    **_TOKENS,
-}
-_ALTERNATING = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
-_LINEAR = {
-    "layer_types": ["linear_attention", "full_attention"],
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-}
-_MAMBA = {
-    "layer_types": ["mamba", "attention"],
-    "mamba_n_heads": 8,
-    "mamba_d_head": 16,
-    "mamba_d_state": 16,
-    "shared_intermediate_size": 32,
-}
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-_LLAMA_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 1e4,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-_LONG_ROPE = {
-    "rope_type": "longrope",
-    "rope_theta": 1e4,
-    "short_factor": [1.0 + 0.02 * i for i in range(8)],
-    "long_factor": [1.5 + 0.5 * i for i in range(8)],
-    "original_max_position_embeddings": LONG_FROM,
-}
-_AFMOE = {
-    "head_dim": 32,
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "num_dense_layers": 1,
-    "num_shared_experts": 1,
-    "global_attn_every_n_layers": 2,
-    "sliding_window": WINDOW,
-}
-_FALCON = {
-    "vocab_size": VOCAB,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "multi_query": True,
-    "new_decoder_architecture": False,
-    "initializer_range": 0.2,
-    **_TOKENS,
-}
 
 
 @dataclass(frozen=True)
@@ -110,20 +58,20 @@ class Tiny:
 def _tiny(
     config: str, *windows: int, gated: int = 2, moe_layers: int = 0, lacks: Any = None, **sizes: Any
 ) -> Tiny:
-    return Tiny(config, {**_ALIKE, **sizes}, windows or (0, 0), gated, moe_layers, lacks or {})
+    return Tiny(config, {**ALIKE, **sizes}, windows or (0, 0), gated, moe_layers, lacks or {})
 
 
 #: By the name of their family; variants have a suffix after a comma. Windows are shorter than the tests'
 #: prompts, and so is the length from which Phi-3's RoPE is long.
 TINY: dict[str, Tiny] = {
-    "Llama": _tiny("LlamaConfig", rope_parameters=_LLAMA_ROPE, lacks={"rope_parameters": None}),
+    "Llama": _tiny("LlamaConfig", rope_parameters=LLAMA_ROPE, lacks={"rope_parameters": None}),
     "Qwen2": _tiny("Qwen2Config"),
     "Qwen3": _tiny("Qwen3Config", head_dim=32),
     "Qwen3.5": _tiny(
         "Qwen3_5TextConfig",
         0,
         head_dim=32,
-        **_LINEAR,
+        **LINEAR,
         lacks={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
     ),
     "Qwen3-Next": _tiny(
@@ -131,14 +79,14 @@ TINY: dict[str, Tiny] = {
         0,
         moe_layers=2,
         head_dim=32,
-        **_LINEAR,
-        **_EXPERTS,
+        **LINEAR,
+        **EXPERTS,
         shared_expert_intermediate_size=32,
     ),
     "Qwen2-MoE": _tiny(
         "Qwen2MoeConfig",
         moe_layers=2,
-        **_EXPERTS,
+        **EXPERTS,
         shared_expert_intermediate_size=32,
     ),
     "Qwen3-MoE": _tiny(
@@ -151,11 +99,23 @@ TINY: dict[str, Tiny] = {
         moe_intermediate_size=32,
         norm_topk_prob=True,
     ),
+    "Qwen3-MoE, windows": _tiny(
+        "Qwen3MoeConfig",
+        WINDOW,
+        WINDOW,
+        gated=0,
+        moe_layers=2,
+        head_dim=32,
+        **EXPERTS,
+        use_sliding_window=True,
+        sliding_window=WINDOW,
+        lacks={"use_sliding_window": False},
+    ),
     "Mixtral": _tiny("MixtralConfig", gated=0, moe_layers=2, num_local_experts=4, num_experts_per_tok=2),
     "Mistral": _tiny("MistralConfig", WINDOW, WINDOW, sliding_window=WINDOW, lacks={"sliding_window": None}),
     "Phi-3": _tiny(
         "Phi3Config",
-        rope_parameters=_LONG_ROPE,
+        rope_parameters=LONG_ROPE,
         original_max_position_embeddings=LONG_FROM,
         lacks={"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     ),
@@ -167,7 +127,7 @@ TINY: dict[str, Tiny] = {
         head_dim=32,
         query_pre_attn_scalar=32,
         final_logit_softcapping=5.0,
-        **_ALTERNATING,
+        **ALTERNATING,
         lacks={"final_logit_softcapping": None},
     ),
     "Gemma 3": _tiny(
@@ -176,7 +136,7 @@ TINY: dict[str, Tiny] = {
         0,
         head_dim=32,
         query_pre_attn_scalar=32,
-        **_ALTERNATING,
+        **ALTERNATING,
         lacks={"sliding_window": 500},
     ),
     "Gemma 3n": _tiny(
@@ -201,7 +161,7 @@ TINY: dict[str, Tiny] = {
         gated=4,
         num_hidden_layers=4,
         num_kv_shared_layers=2,
-        **{**_ALTERNATING, "layer_types": ["sliding_attention", "full_attention"] * 2},
+        **{**ALTERNATING, "layer_types": ["sliding_attention", "full_attention"] * 2},
         head_dim=16,
         global_head_dim=32,
         vocab_size_per_layer_input=VOCAB,
@@ -212,7 +172,7 @@ TINY: dict[str, Tiny] = {
         "Gemma4TextConfig",
         WINDOW,
         0,
-        **_ALTERNATING,
+        **ALTERNATING,
         head_dim=16,
         global_head_dim=32,
         num_global_key_value_heads=1,
@@ -237,7 +197,7 @@ TINY: dict[str, Tiny] = {
         gated=1,
         moe_layers=1,
         layer_types=["conv", "full_attention"],
-        **_EXPERTS,
+        **EXPERTS,
         num_dense_layers=1,
     ),
     "GLM": _tiny(
@@ -267,7 +227,7 @@ TINY: dict[str, Tiny] = {
         "GraniteMoeHybridConfig",
         0,
         moe_layers=2,
-        **_MAMBA,
+        **MAMBA,
         num_local_experts=4,
         position_embedding_type="rope",
         attention_multiplier=0.1,
@@ -275,7 +235,16 @@ TINY: dict[str, Tiny] = {
         lacks={"position_embedding_type": None},
     ),
     "Granite 4 hybrid, no positions and experts": _tiny(
-        "GraniteMoeHybridConfig", 0, **_MAMBA, mamba_n_groups=2, num_local_experts=0
+        "GraniteMoeHybridConfig", 0, **MAMBA, mamba_n_groups=2, num_local_experts=0
+    ),
+    # transformers asks its cache of attention alone for a state of Mamba: its reference goes without a cache.
+    "Granite 4 hybrid, attention alone": _tiny(
+        "GraniteMoeHybridConfig",
+        gated=2,
+        **{**MAMBA, "layer_types": ["attention"] * 2},
+        num_local_experts=0,
+        position_embedding_type="rope",
+        use_cache=False,
     ),
     "Llama 4": _tiny(
         "Llama4TextConfig",
@@ -305,14 +274,14 @@ TINY: dict[str, Tiny] = {
         num_local_experts=4,
         num_experts_per_tok=2,
         rope_parameters={"rope_type": "default", "rope_theta": 1e4},
-        **_ALTERNATING,
+        **ALTERNATING,
         lacks={"sliding_window": 500},
     ),
-    "AFMoE": _tiny("AfmoeConfig", WINDOW, 0, moe_layers=1, **_AFMOE, lacks={"sliding_window": 500}),
+    "AFMoE": _tiny("AfmoeConfig", WINDOW, 0, moe_layers=1, **AFMOE, lacks={"sliding_window": 500}),
     "AFMoE, no shared experts": _tiny(
-        "AfmoeConfig", WINDOW, 0, moe_layers=1, **{**_AFMOE, "num_shared_experts": 0}
+        "AfmoeConfig", WINDOW, 0, moe_layers=1, **{**AFMOE, "num_shared_experts": 0}
     ),
-    "Falcon": Tiny("FalconConfig", {**_FALCON, "alibi": False}),
+    "Falcon": Tiny("FalconConfig", {**FALCON, "alibi": False}),
     "Bloom": Tiny(
         "BloomConfig",
         {
@@ -321,7 +290,7 @@ TINY: dict[str, Tiny] = {
             "n_layer": 2,
             "n_head": 4,
             "initializer_range": 0.2,
-            **_TOKENS,
+            **TOKENS,
         },
     ),
     "MPT": Tiny(
@@ -332,12 +301,12 @@ TINY: dict[str, Tiny] = {
             "n_layers": 2,
             "n_heads": 4,
             "initializer_range": 0.2,
-            **_TOKENS,
+            **TOKENS,
         },
     ),
-    "Falcon, ALiBi": Tiny("FalconConfig", {**_FALCON, "alibi": True}),
+    "Falcon, ALiBi": Tiny("FalconConfig", {**FALCON, "alibi": True}),
     "Falcon, new architecture": Tiny(
-        "FalconConfig", {**_FALCON, "alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2}
+        "FalconConfig", {**FALCON, "alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2}
     ),
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -11,7 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from PIL import Image, ImageDraw
-from tiny_checkpoints import _DEMO, _LINEAR, with_noise
+from tiny_checkpoints import _DEMO, with_noise
+from tiny_sizes import LINEAR
 
 _TEXT = {
     "hidden_size": 64,
@@ -157,7 +160,7 @@ def _qwen3_5(ids: dict[str, int]) -> dict[str, Any]:
     rope |= {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.25}
     given = _qwen3(ids)
     vision = {name: size for name, size in given["vision_config"].items() if "deepstack" not in name}
-    text = {**given["text_config"], "rope_parameters": rope, **_LINEAR}
+    text = {**given["text_config"], "rope_parameters": rope, **LINEAR}
     return {**given, "vision_config": vision, "text_config": text}
 
 
@@ -290,3 +293,15 @@ PICTURES = [
     Image.new("RGB", (56, 84), (200, 30, 60)),
     shapes(200, 61, 9),
 ]
+
+
+def without_pixels(form: str) -> bytes:
+    """A file of this form that says it is 0 wide and 0 high."""
+    file = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(file, form)
+    data = bytearray(file.getvalue())
+    begin, end = {"PNG": (16, 24), "GIF": (6, 10), "BMP": (18, 26)}[form]
+    data[begin:end] = bytes(end - begin)
+    if form == "PNG":
+        data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    return bytes(data[:10] + b";" * 20 if form == "GIF" else data)

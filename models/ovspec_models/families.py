@@ -58,7 +58,9 @@ FAMILIES = (
         _RECURRENT,
     ),
     Family("Qwen2-MoE", ("qwen2_moe",), _FULL, f"the shared expert: {_GATED}", _ROUTED),
-    Family("Qwen3-MoE", ("qwen3_moe",), _FULL, "", _ROUTED),
+    Family(
+        "Qwen3-MoE", ("qwen3_moe",), _FULL, "", _ROUTED, note="with use_sliding_window every layer is dense"
+    ),
     Family("Mixtral", ("mixtral",), _FULL, "", _ROUTED),
     Family("Mistral", ("mistral",), _WINDOWED, _GATED),
     Family(

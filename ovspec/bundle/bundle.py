@@ -111,7 +111,9 @@ def _check_draft(target: Path, draft: Path) -> None:
         check_same_token_ids(target, draft)
     else:
         info = ModelInfo.read(target)
-        HeadInfo.read(draft).check_target(info.hidden_size, info.num_hidden_layers, info.vocab_size)
+        HeadInfo.read(draft).check_target(
+            info.hidden_size, info.num_hidden_layers, info.vocab_size, info.architectures
+        )
 
 
 def _distributions() -> list[Distribution]:

@@ -24,7 +24,7 @@ from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_models.folder.head_info import HeadInfo
-from ovspec_transforms import HeadParts, share_embedding, split_head
+from ovspec_transforms import HeadParts, share_embedding, share_output, split_head
 from ovspec_transforms.graph import find_parameter, nodes_of_type
 
 _FEWEST_LAYERS = 3
@@ -46,7 +46,7 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
 
     Args:
         info: of the head's folder.
-        target: of the target's folder, whose embedding it takes unless it has its own.
+        target: of the target's folder, whose embedding and output layer it takes unless it has its own.
         backends: the operations that compute it.
         prefill_chunk: rows per pass while a prompt is read.
 
@@ -57,11 +57,8 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     boundaries = info.boundaries or eagle3_boundaries(target.num_hidden_layers)
     check_states(info, parts, target, len(boundaries))
     _check_norms(info, parts)
-    embedded = parts.embedded
-    if not info.own_embedding:
-        embedded = share_embedding(parts.head, read_model(openvino_core(), target.folder))
-    check_size(info, parts, "embedding", embedded)
-    ids = TargetIds.of(info, parts, target.vocab_size)
+    _share(info, parts, target)
+    ids = TargetIds.of(info, parts, target.vocab_size) if info.own_output else TargetIds(target.vocab_size)
     own = ModelInfo.read(info.folder)
     runner = ModelRunner(parts.head, backends=backends)
     join = JoinedStates(parts, backends)
@@ -114,6 +111,18 @@ class PEagleHead(ParallelHead):
             features=np.concatenate([rows.features, np.repeat(self._masked[np.newaxis], len(masks), 0)]),
             sampled=length,
         )
+
+
+def _share(info: HeadInfo, parts: HeadParts, target: ModelInfo) -> None:
+    """Give a head what it has not of its own: embedding, output layer."""
+    if info.own_embedding and info.own_output:
+        check_size(info, parts, "embedding", parts.embedded)
+        return
+    model = read_model(openvino_core(), target.folder)
+    embedded = parts.embedded if info.own_embedding else share_embedding(parts.head, model)
+    check_size(info, parts, "embedding", embedded)
+    if not info.own_output:
+        check_size(info, parts, "output layer", share_output(parts.head, model))
 
 
 def _check_norms(info: HeadInfo, parts: HeadParts) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import openvino as ov
 
 from ovspec.devices.devices import is_cpu
@@ -46,6 +50,18 @@ def check_config(info: ModelInfo, model: ov.Model) -> None:
         others = [value for value in values if value not in (said, of_full_layers.get(name), None)]
         if others:
             raise ValueError(_differs(info, f"{name} is {said}", f"has {others[0]}"))
+
+
+@contextmanager
+def naming(model: str | Path | ov.Model) -> Iterator[None]:
+    """Name the folder, and the type, of a model that a transformation refuses."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(model, ov.Model):
+            raise
+        kind = ModelInfo.read(model).model_type
+        raise ValueError(f"'{model}', a model of type {kind!r}: {error}") from error
 
 
 def check_graph(info: ModelInfo, layers: list[PagedLayer], device: str, attention: AttentionConfig) -> None:

@@ -54,6 +54,11 @@ class VLMPipeline(LoadedPipeline):
         *arguments: openvino_genai.Tokenizer | str | Mapping[str, Any],
         **settings: Any,
     ) -> None:
+        if isinstance(models_path, Mapping):
+            raise InvalidTypeError(
+                "a map of models as text with tensors of weights is not taken: save them to a folder, and "
+                "give that"
+            )
         folder = given_model(models_path)
         vision_kind(folder)
         super().__init__(folder, *arguments, **settings)
@@ -69,6 +74,17 @@ class VLMPipeline(LoadedPipeline):
         """Facts about the folder; the parts that read pictures count as well."""
         files = [part_of(folder, name).with_suffix(".bin") for name in vision_kind(folder).parts]
         return replace(ModelInfo.read(folder), shared_bytes=sum(file.stat().st_size for file in files))
+
+    def set_chat_template(self, chat_template: str) -> None:
+        """Take another chat template for the calls that follow.
+
+        Raises:
+            PipelineBusyError: while a call runs.
+        """
+        if not isinstance(chat_template, str):
+            raise InvalidTypeError(f"chat_template: expected text, got {type(chat_template).__name__}")
+        with self.alone("set_chat_template"):
+            self._tokenizer.set_chat_template(chat_template)
 
     @property
     def picture_prompts(self) -> PicturePrompts:

@@ -21,7 +21,7 @@ from ovspec.graphs.compile import block_size_of, compile_paged, read_model, stat
 from ovspec.graphs.graph_facts import GraphFacts
 from ovspec.graphs.identity import identity_breakers
 from ovspec.graphs.model_cache import ModelCache
-from ovspec.graphs.model_check import check_graph
+from ovspec.graphs.model_check import check_graph, naming
 from ovspec.graphs.paged_graph import lower, transform
 from ovspec.modes.row_limits import ReadLimits
 from ovspec.operations.attention_config import AttentionConfig
@@ -175,7 +175,8 @@ class ModelRunner:
             native = self.linear == "native"
             choices = (self.attention, self.block_size, self.experts, self.ffn, native)
             heads = (backends.boundaries, masks_trees(backends.device), backends.skips_layers)
-            reports = transform(graph, *choices, *heads, backends.sights)
+            with naming(model):
+                reports = transform(graph, *choices, *heads, backends.sights)
             if not isinstance(model, ov.Model):
                 check_graph(ModelInfo.read(model), paged_layers(graph), backends.device, self.attention)
             facts = GraphFacts.of(graph, reports, limit, mlps)

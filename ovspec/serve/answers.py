@@ -112,7 +112,8 @@ class StreamedAnswer(Response):
         if not self._is_open:
             self._is_open = True
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            events = (*self._call.objects.begin(len(self._call.choices)), *events)
+            begin = self._call.objects.begin(len(self._call.choices))
+            events = (*map(self._without_usage, begin), *events)
         if events:
             await _send(send, *map(self._call.objects.encoded, events))
 
@@ -122,11 +123,16 @@ class StreamedAnswer(Response):
         for event in events:
             if call.body.return_token_origins:
                 event["metrics"] = call.metrics
-            if self._with_usage:
-                event["usage"] = None  # it is in the last chunk
+            self._without_usage(event)
             if call.body.return_blocks_read:
                 event["blocks_read"] = delta.blocks_read
         return events
+
+    def _without_usage(self, event: Json) -> Json:
+        """An event of a stream whose last chunk has the usage, if it is asked for."""
+        if self._with_usage:
+            event["usage"] = None
+        return event
 
     @property
     def _with_usage(self) -> bool:

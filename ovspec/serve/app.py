@@ -47,6 +47,8 @@ _LOG = logging.getLogger(__name__)
 _HEALTH_SECONDS = 5.0
 # Header of an answer to a body with fields that nobody knows.
 IGNORED = "X-Ignored-Fields"
+# Last words of paths that other servers have for models of other kinds.
+_NOT_SERVED = ("embedding", "embeddings", "rerank", "reranking", "score", "pooling", "classify")
 Handler = Callable[[Request], Awaitable[Response]]
 Kind = TypeVar("Kind", bound=StrictBody)
 Asking = TypeVar("Asking", bound=AnswerBody)
@@ -262,9 +264,10 @@ def _with_ignored(response: Response, body: StrictBody) -> Response:
 
 async def _answer_http_error(request: Request, error: HTTPException) -> Response:
     """What Starlette refuses, such as an unknown path, in OpenAI's form."""
-    answer = ApiError(
-        error.status_code, f"{request.method} {request.scope['path']}: {error.detail}"
-    ).response()
+    path, reason = str(request.scope["path"]), error.detail
+    if error.status_code == 404 and path.rpartition("/")[2] in _NOT_SERVED:
+        reason = "ovspec serves no embeddings and no rerank; it serves chats, completions and responses"
+    answer = ApiError(error.status_code, f"{request.method} {path}: {reason}").response()
     answer.headers.update(error.headers or {})  # such as Allow
     return answer
 

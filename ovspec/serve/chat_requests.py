@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ovspec.cache.visual_prompt import VisualPrompt
 from ovspec.generation.grammars.grammar import Grammar
+from ovspec.serve.output.call_forms import Schemas
 from ovspec.serve.output.harmony import HarmonyStream, begun_answer
 from ovspec.serve.output.message_parser import MessageParser, MessageStream, PartsStream
 from ovspec.serve.requests.api_error import ApiError
@@ -26,7 +27,7 @@ class ChatRequest:
     Attributes:
         prompt: token ids.
         grammar: that the answer follows; `None`: none.
-        tools: names of those that may be called.
+        tools: that may be called: the schemas of their arguments, by their names.
         reasons: whether the model's template knows reasoning.
         starts_in_reasoning: whether the prompt ends inside of it.
         harmony: the format of its channels; `None`: it has none.
@@ -36,7 +37,7 @@ class ChatRequest:
 
     prompt: list[int]
     grammar: Grammar | None
-    tools: frozenset[str]
+    tools: Schemas
     reasons: bool
     starts_in_reasoning: bool
     harmony: HarmonyEncoding | None = None
@@ -80,7 +81,7 @@ class ChatRequest:
         if harmony is not None and (continues or body.add_generation_prompt):
             begun = begun_answer(harmony, made.tokens)  # else the last answer is one that has ended
         reasons = "think>" in template
-        return cls(made.tokens, grammar, use.names, reasons, inside, harmony, begun, made.visual)
+        return cls(made.tokens, grammar, use.schemas, reasons, inside, harmony, begun, made.visual)
 
 
 def _context(body: ChatBody) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ovspec.serve.output.objects import Json, Objects, logprob_entry
 from ovspec.serve.output.response_output import ResponseOutput
 from ovspec.serve.requests.api_error import ApiError
 from ovspec.serve.requests.response_bodies import ResponseBody
+from ovspec.serve.requests.tool_fields import Function
 from ovspec.serve.served_model import ServedModel
 
 # What a chat calls the fields of a response, the longest first.
@@ -128,7 +129,7 @@ def _settings(body: ResponseBody) -> Json:
         "temperature": body.temperature,
         "text": {"format": {"type": "text"} if form is None else form.model_dump(by_alias=True)},
         "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
-        "tools": [tool.model_dump() for tool in body.tools or ()],
+        "tools": [tool.model_dump(include={"type", *Function.model_fields}) for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
         "truncation": "disabled",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ from ovspec.serve.output.harmony import harmony_encoding, is_harmony
 from ovspec.serve.requests.api_error import ApiError
 from ovspec.serve.requests.bodies import GenerationBody
 from ovspec.serve.requests.fill_in_middle import FillInMiddle
-from ovspec.serve.requests.messages import Message
+from ovspec.serve.requests.messages import Message, with_short_ids
 from ovspec.serve.requests.served_pictures import ServedPictures
 from ovspec.serve.requests.tool_fields import Tool
 from ovspec.vision.picture_prompts import PicturePrompt
@@ -42,6 +43,8 @@ from ovspec_transforms import last_line
 
 # Characters of JSON for a token of the context; tokenizers need two to four.
 _TOKEN_CHARACTERS = 16
+# What a template says, in the engine's account of it.
+_TEMPLATE_ERROR = re.compile(r"Minja's error: (.+?)(?: at row \d+, column \d+:)?$", re.MULTILINE)
 # Fields of a body that openvino_genai's configuration has too, by their names there.
 _SAME = (
     *("top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty", "ignore_eos"),
@@ -196,6 +199,8 @@ class ServedModel:
         self.pictures.check(messages)
         marks = self.pictures.marks()
         written = [{**message.templated, "content": message.shown(marks)} for message in messages]
+        if "[TOOL_CALLS]" in str(self.tokenizer.chat_template):
+            with_short_ids(written)
         described = [tool.model_dump(exclude_none=True) for tool in tools or ()]
         self._check_size("tools", described)
         self._check_size("messages.tool_calls", [message.get("tool_calls") for message in written])
@@ -213,9 +218,9 @@ class ServedModel:
             if continues and raised_by_us(error):
                 field = "continue_final_message"
                 raise ApiError(400, f"{field}: {error}; leave it out", field) from error
-            message = (
-                f"messages: the model's chat template refused them ({last_line(error)}); change the roles"
-            )
+            said = _TEMPLATE_ERROR.search(str(error))
+            words = said[1] if said else last_line(error)
+            message = f"messages: the model's chat template refused them ({words}); change them"
             raise ApiError(400, message, "messages") from error
 
     def _check_size(self, field: str, value: object) -> None:

@@ -22,17 +22,17 @@ class ToolForm:
     Attributes:
         trigger: text that a call begins with in the middle of an answer; empty: an answer is calls or text.
         begin, end: text before and behind all calls.
-        call_begin, call_end: text before and behind each.
-        key: of the arguments.
+        call_begin, call_end: text before and behind the arguments of each, with NAME for that of the tool.
+        content: the type of structural tag that the arguments are.
         separator: between calls.
     """
 
     trigger: str = ""
     begin: str = ""
     end: str = ""
-    call_begin: str = ""
-    call_end: str = ""
-    key: str = "arguments"
+    call_begin: str = '{"name": "NAME", "arguments": '
+    call_end: str = "}"
+    content: str = "json_schema"
     separator: str = ", "
 
     def tag(self, tools: Sequence[Tool], parallel: bool, free: bool) -> dict[str, Any]:
@@ -64,14 +64,26 @@ class ToolForm:
     def _call(self, tool: Tool) -> dict[str, Any]:
         function = tool.function
         return {
-            "begin": f'{self.call_begin}{{"name": "{function.name}", "{self.key}": ',
-            "content": {"type": "json_schema", "json_schema": function.parameters or _NO_ARGUMENTS},
-            "end": "}" + self.call_end,
+            "begin": self.call_begin.replace("NAME", function.name),
+            "content": {"type": self.content, "json_schema": function.parameters or _NO_ARGUMENTS},
+            "end": self.call_end,
         }
 
 
-HERMES = ToolForm("<tool_call>", call_begin="<tool_call>\n", call_end="\n</tool_call>", separator="\n")
-LLAMA = ToolForm(key="parameters", separator="; ")
+HERMES = ToolForm(
+    "<tool_call>",
+    call_begin='<tool_call>\n{"name": "NAME", "arguments": ',
+    call_end="}\n</tool_call>",
+    separator="\n",
+)
+QWEN_CODER = ToolForm(
+    "<tool_call>",
+    call_begin="<tool_call>\n<function=NAME>\n",
+    call_end="</function>\n</tool_call>",
+    content="qwen_xml_parameter",
+    separator="\n",
+)
+LLAMA = ToolForm(call_begin='{"name": "NAME", "parameters": ', separator="; ")
 # Their markers are special tokens, which are no text.
 LIST = ToolForm(begin="[", end="]")
 # What the template engine asks for where a template knows no tools.
@@ -80,6 +92,8 @@ GENERIC = ToolForm(begin='{"tool_calls": [', end="]}")
 
 def form_of(template: str) -> ToolForm:
     """The form of the family that a chat template belongs to."""
+    if "<function=" in template and "<parameter=" in template:
+        return QWEN_CODER
     if "<tool_call>" in template:
         return HERMES
     if any(mark in template for mark in ("[TOOL_CALLS]", "<|tool_call|>", "functools")):
@@ -104,9 +118,9 @@ class ToolUse:
     is_forced: bool = False
 
     @property
-    def names(self) -> frozenset[str]:
-        """Of the tools."""
-        return frozenset(tool.function.name for tool in self.tools)
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """Of the tools' arguments, by their names."""
+        return {tool.function.name: tool.function.parameters or {} for tool in self.tools}
 
     @classmethod
     def of(cls, body: ChatBody, template: str) -> ToolUse:

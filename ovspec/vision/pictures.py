@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ Pixels = NDArray[np.uint8]
 # Reading a file took 12 to 34 of a pixel (WebP with transparency): what its decoder holds, and copies.
 _BYTES_OF_A_PIXEL = 36
 # Others are not read: to read EPS, for one, Pillow starts another program.
+# Where the first bytes of files have width and height; Pillow knows no file in which one is 0.
+_SIZES = ((b"\x89PNG", ">II", 16), (b"GIF8", "<HH", 6), (b"BM", "<ii", 18))
+_HEADER = 26
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 
@@ -78,10 +82,22 @@ def _decoded(file: BinaryIO, what: str) -> Pixels:
         ) from error
     # Decoders raise errors of every class at damaged files.
     except Exception as error:
+        _check_header(file, what)
         raise InvalidValueError(
             f"{what}: is no picture that can be read ({_reason(error)}); give a whole PNG, JPEG, WebP, GIF "
             "or BMP file"
         ) from error
+
+
+def _check_header(file: BinaryIO, what: str) -> None:
+    """Say of a file without pixels that it has none."""
+    file.seek(0)
+    header = file.read(_HEADER)
+    for begin, form, at in _SIZES:
+        if header.startswith(begin) and len(header) == _HEADER:
+            width, height = struct.unpack_from(form, header, at)
+            if not width or not height:
+                _check_size(width, height, what)
 
 
 def _reason(error: Exception) -> str:

@@ -6,7 +6,7 @@ import click
 import pytest
 from commands import one_line, ovspec
 
-from ovspec.cli import cli
+from ovspec.cli import cli, flags_of
 from ovspec.cli.options.failures import is_refusal, told
 from ovspec.cli.options.help import subcommands
 from ovspec_models import demo_pair_path
@@ -76,6 +76,11 @@ def test_a_refusal_has_the_words_of_the_command_line(words: tuple[str, ...], exp
 )
 def test_sizes_that_no_memory_holds_are_refused(words: tuple[str, ...]) -> None:
     assert words[-2] in one_line(ovspec("bench", *words))
+
+
+def test_a_switch_has_no_value() -> None:
+    error = RuntimeError("it failed; run with verbose=True for its full output")
+    assert told(error, flags_of(cli, ["export"])) == "it failed; run with --verbose for its full output"
 
 
 def test_folders_keep_their_names() -> None:

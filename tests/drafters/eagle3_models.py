@@ -88,12 +88,12 @@ class Reference:
 
     Args:
         embedding: of the target, f32 `[vocab, hidden]`.
-        weights: by their names in published checkpoints; `None`: random ones.
+        output: weight of the target's output layer, for a head that has none of its own.
     """
 
-    def __init__(self, embedding: torch.Tensor, seed: int = 0) -> None:
+    def __init__(self, embedding: torch.Tensor, seed: int = 0, output: torch.Tensor | None = None) -> None:
         torch.manual_seed(seed)
-        self.embedding = embedding
+        self.embedding, self.output = embedding, output
 
         def matrix(rows: int, columns: int) -> torch.Tensor:
             return (torch.randn(rows, columns) / columns**0.5).requires_grad_()
@@ -118,6 +118,9 @@ class Reference:
         }
         # Every fifth token but the first ones is left out.
         self.ids = torch.tensor([token for token in range(VOCAB) if token < 5 or token % 5])[:DRAFTED]
+        if output is not None:
+            del self.weights["lm_head.weight"]
+            self.ids = torch.arange(VOCAB)
 
     def features(self, states: torch.Tensor) -> torch.Tensor:
         """Features `[tokens, hidden]` of states `[tokens, 3 * hidden]`, behind norms where it has them."""
@@ -143,7 +146,7 @@ class Reference:
         inner = norm(hidden, "post_attention_layernorm")
         gated = silu(inner @ w["mlp.gate_proj.weight"].T) * (inner @ w["mlp.up_proj.weight"].T)
         hidden = hidden + gated @ w["mlp.down_proj.weight"].T
-        return hidden, norm(hidden, "norm") @ w["lm_head.weight"].T
+        return hidden, norm(hidden, "norm") @ w.get("lm_head.weight", self.output).T
 
     def draft(self, tokens: list[int], states: torch.Tensor, count: int) -> list[int]:
         """The greedy draft after `tokens`, from the states `[tokens - 1, 3 * hidden]` before the last."""
@@ -177,10 +180,13 @@ class Reference:
         """Write a checkpoint as it is published."""
         folder.mkdir(parents=True, exist_ok=True)
         arrays = {name: weight.detach().clone() for name, weight in self.weights.items()}
-        arrays["d2t"] = self.ids - torch.arange(DRAFTED)
-        arrays["t2d"] = torch.isin(torch.arange(VOCAB), self.ids)
+        if self.output is None:
+            arrays["d2t"] = self.ids - torch.arange(DRAFTED)
+            arrays["t2d"] = torch.isin(torch.arange(VOCAB), self.ids)
         save_file(arrays, folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps({**CONFIG, **config}))
+        (folder / "config.json").write_text(
+            json.dumps({**CONFIG, "draft_vocab_size": len(self.ids), **config})
+        )
         return folder
 
 

@@ -95,6 +95,20 @@ def test_acceptance_is_the_references_whatever_the_head_has_more(name: str) -> N
     assert outcomes(head(name), BOUNDARIES, count) == expected
 
 
+@pytest.mark.parametrize("confident", [False, True])
+def test_dspark_without_a_markov_head_drafts_as_dflash(confident: bool, tmp_path: Path) -> None:
+    said = {"architectures": ["DSparkDraftModel"], "markov_rank": 0, "confidence_head_with_markov": False}
+    checkpoint = reference("anchor").save(tmp_path / "c", **said, enable_confidence_head=confident)
+    if confident:
+        arrays = {name: array.clone() for name, array in load_file(checkpoint / "model.safetensors").items()}
+        arrays["confidence_head.proj.weight"] = torch.zeros(1, HIDDEN)
+        arrays["confidence_head.proj.bias"] = torch.ones(1)
+        save_file(arrays, checkpoint / "model.safetensors")
+    export_head(open_head(checkpoint, "dflash"), pair().info, tmp_path / "draft", "fp32")
+    found = outcomes(load(tmp_path / "draft"), BOUNDARIES, BLOCK)
+    assert found == outcomes(head("anchor"), BOUNDARIES, BLOCK)
+
+
 def test_a_confidence_head_says_how_likely_tokens_are(tmp_path: Path) -> None:
     """Of a chain, each token's probability times that of those before it."""
     checkpoint = reference("dspark, vanilla").save(tmp_path / "dspark", enable_confidence_head=True)

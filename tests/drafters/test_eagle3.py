@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from drafters.eagle3_models import BOUNDARIES, HYBRID, LAYERS, pair
+from drafters.eagle3_models import BOUNDARIES, HYBRID, LAYERS, Reference, pair
 from openvino_genai import GenerationConfig
+from safetensors.torch import load_file, save_file
 from settings import F32
 
 from ovspec.drafters import SuffixDrafter
@@ -28,6 +29,7 @@ from ovspec.operations.backends import Backends
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.folder.head_info import HeadInfo
 from ovspec_models.folder.sparse_verify import SparseVerify
+from ovspec_models.heads import export_head, open_head
 
 NEW_TOKENS, DRAFT = 30, 4
 MODES: dict[str, Any] = {"dense": "dense", "commit": CommitVerify(SparseVerify(L0=16, rho=0.1), interval=5)}
@@ -121,6 +123,27 @@ def test_acceptance_is_the_references(name: str) -> None:
         shifted = tuple(b + (i == place) for i, b in enumerate(BOUNDARIES))
         found = outcomes(head(name), shifted, name=name)
         assert found != expected, f"boundary {place} shifted by one goes unnoticed"
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["the target's", "its embedding"])
+def test_acceptance_without_an_output_layer_of_its_own(tied: bool, tmp_path: Path) -> None:
+    """It ends with the target's, or with its own embedding where config.json ties the two."""
+    models = pair()
+    output = models.model.get_output_embeddings().weight.detach()
+    embedding = models.reference.embedding * 1.5 if tied else models.reference.embedding
+    made = Reference(embedding, output=embedding if tied else output)
+    texts = [models.greedy(prompt, 40) for prompt in models.prompts]
+    made.train([(text, models.states(text)) for text in texts], 150)
+    folder = made.save(tmp_path / "checkpoint", tie_word_embeddings=tied)
+    if tied:
+        arrays = {name: array.clone() for name, array in load_file(folder / "model.safetensors").items()}
+        save_file({**arrays, "embed_tokens.weight": embedding}, folder / "model.safetensors")
+    export_head(open_head(folder, "eagle3"), models.info, tmp_path / "draft", "fp32")
+    info = HeadInfo.read(tmp_path / "draft")
+    assert (info.own_embedding, info.own_output) == (tied, tied)
+    graph = Backends.resolve(tmp_path / "draft", "CPU", F32, boundaries=(1,))
+    drafter = load_eagle3(info, models.info, graph, 32)
+    assert outcomes(drafter, BOUNDARIES) == expected_outcomes(made.draft, models.states)
 
 
 def test_states_are_those_of_the_reference() -> None:

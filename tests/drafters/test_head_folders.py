@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +87,35 @@ def test_heads_for_other_targets(models: Pair, tmp_path: Path, config: dict[str,
     assert said in refusal(models, exported(models, tmp_path / "draft", **config))
 
 
+def verified_by(name: str | None, *architectures: str) -> dict[str, Any]:
+    """What a head of speculators says of the target that it was trained with."""
+    return {"speculators_config": {"verifier": {"name_or_path": name, "architectures": [*architectures]}}}
+
+
+def test_heads_of_other_verifiers(models: Pair, tmp_path: Path) -> None:
+    """The sizes are the same, so that nothing else tells them apart."""
+    model = replace(models, folder=tmp_path / "target")
+    shutil.copytree(models.folder, model.folder, ignore=shutil.ignore_patterns("draft", "checkpoint"))
+    config = json.loads((models.folder / "config.json").read_text())
+    (model.folder / "config.json").write_text(json.dumps({**config, "architectures": ["LlamaForCausalLM"]}))
+    same = ("LlamaForCausalLM", "LlamaForConditionalGeneration")
+    for number, architecture in enumerate(same):
+        load(model, exported(models, tmp_path / f"same{number}", **verified_by(None, architecture)))
+    load(model, exported(models, tmp_path / "unsaid", **verified_by("Qwen/Qwen3-8B")))
+    about = verified_by("Qwen/Qwen3-8B", "Qwen3ForCausalLM")
+    said = "its verifier is a Qwen3ForCausalLM (Qwen/Qwen3-8B), this target a LlamaForCausalLM; take the head"
+    other = exported(models, tmp_path / "other", **about)
+    assert said in refusal(model, other)
+    load(models, other)  # a target whose config.json names no architecture
+    told = json.loads(command("info", str(other), "--json").stdout)["head"]
+    assert told["target"] == "Qwen/Qwen3-8B" and told["target_architectures"] == ["Qwen3ForCausalLM"]
+    checkpoint = open_head(Reference(models.reference.embedding).save(tmp_path / "c", **about), "eagle3")
+    with pytest.raises(ValueError, match=re.escape(said)):
+        check_target(checkpoint, model.folder)
+    wrong = exported(models, tmp_path / "wrong", speculators_config={"verifier": {"architectures": "Llama"}})
+    assert "of the architectures 'Llama', expected a name and a list" in refusal(model, wrong)
+
+
 def test_kinds_and_boundaries_that_are_not_known(models: Pair, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["EagleModel"]}))
     said = (
@@ -93,6 +125,65 @@ def test_kinds_and_boundaries_that_are_not_known(models: Pair, tmp_path: Path) -
     backends = Backends.resolve(models.folder, "CPU", F32, boundaries=(2, 3, 99))
     with pytest.raises(ValueError, match=f"boundary 99: the model has {LAYERS} layers"):
         ModelRunner(models.folder, backends=backends)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            {"norm_before_residual": "yes"},
+            "norm_before_residual of config.json is 'yes', expected False or True,",
+        ),
+        ({"hidden_act": "gelu"}, "hidden_act of config.json is 'gelu', expected 'silu' or 'swish',"),
+        (
+            {"eagle_aux_hidden_state_layer_ids": ["a"], "norm_before_fc": False},
+            "config.json: the layers of the target that the head reads are ['a'], expected numbers; get the "
+            "head again",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
+            "rope_type is 'yarn', expected 'default' or 'llama3': others are not known; take another head",
+        ),
+        (
+            {"num_attention_heads": "4"},
+            "num_attention_heads of config.json is '4', expected a positive integer; get config.json again",
+        ),
+        (
+            {"rms_norm_eps": 0},
+            "rms_norm_eps of config.json is 0, expected a positive number; get config.json",
+        ),
+        ({"rope_scaling": "llama3"}, "is 'llama3', expected an object; get config.json again"),
+        (
+            {"num_hidden_layers": 2},
+            "no weight layers.1.input_layernorm.weight, which its config.json asks for",
+        ),
+    ],
+)
+def test_settings_that_are_refused(models: Pair, tmp_path: Path, config: dict[str, Any], said: str) -> None:
+    folder = Reference(models.reference.embedding).save(tmp_path / "head", **config)
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
+        open_head(folder, "eagle3")
+    assert said in str(caught.value) and str(folder) in str(caught.value)
+
+
+def test_folders_that_hold_no_such_head(models: Pair, tmp_path: Path) -> None:
+    def said(folder: Path, kind: str = "eagle3") -> str:
+        with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
+            open_head(folder, kind)
+        return str(caught.value)
+
+    assert f"'{tmp_path}' holds no head: it has no config.json" in said(tmp_path)
+    checkpoint = models.folder / "checkpoint"
+    assert "holds a head of the kind 'eagle3': use --eagle3" in said(checkpoint, "dflash")
+    for architecture, kind in (("DFlashDraftModel", "dflash"), ("DSparkDraftModel", "dflash")):
+        (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+        assert f"use --{kind}" in said(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"num_nextn_predict_layers": 1}))
+    assert "use --mtp" in said(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    assert "holds no head: its config.json names none" in said(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    assert "not valid JSON" in said(tmp_path)
 
 
 def test_checkpoints_that_are_not_whole(models: Pair, tmp_path: Path) -> None:

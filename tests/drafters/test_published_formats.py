@@ -15,7 +15,7 @@ import pytest
 import torch
 from drafters import dflash_models, mtp_models, test_hydra, test_medusa
 from drafters.dflash_models import BOUNDARIES, MASK
-from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB
+from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB, Reference
 from drafters.eagle31_models import ParallelReference, Reference31
 from safetensors.torch import load_file, save_file
 
@@ -165,9 +165,16 @@ FORMATS = (
         "config.json does not say norm_before_residual",
     ),
     Format(
-        "EAGLE-3 without an output layer",
+        "EAGLE-3 with the target's output layer",
         "",
-        "no weight `lm_head`",
+        "no weight `lm_head`, `d2t`",
+        "eagle3",
+        lambda folder: Reference(_SHARED[0], output=_SHARED[1]).save(folder),
+    ),
+    Format(
+        "EAGLE-3 with tokens of its own, without an output layer",
+        "",
+        "weight `d2t`, no `lm_head`",
         "eagle3",
         with_weights(eagle3(), "lm_head.weight"),
         "has no weight lm_head.weight",
@@ -261,8 +268,20 @@ FORMATS = (
         "",
         "`markov_rank` 0",
         "dflash",
-        form("dspark, vanilla", markov_rank=0),
-        "markov_rank of config.json is 0, expected a positive integer",
+        dflash(
+            architectures=["DSparkDraftModel"],
+            markov_rank=0,
+            enable_confidence_head=False,
+            sample_from_anchor=False,
+        ),
+    ),
+    Format(
+        "DSpark whose confidence reads a Markov head that is not there",
+        "",
+        "`markov_rank` 0",
+        "dflash",
+        form("dspark, vanilla", markov_rank=0, enable_confidence_head=True),
+        "confidence_head_with_markov of config.json is true, and markov_rank 0",
     ),
     Format(
         "DFlash2 of `speculators`",

@@ -195,7 +195,7 @@ def test_dflash(own: bool, anchor: bool, windows: tuple[int, ...], non_causal: b
         _, found, _, _, places = model._backbone_forward(*given, max_anchors=1)
     assert places[0] == place
     checkpoint = open_head(tmp_path, "dflash")
-    assert boundaries_of(checkpoint.config) == DFLASH_BOUNDARIES
+    assert boundaries_of(checkpoint.folder, checkpoint.config) == DFLASH_BOUNDARIES
     info = HeadInfo.read(tmp_path)
     assert info.layer_windows == (windows or (0, 0)) and info.windows_causal is not non_causal
     shared = model.embed_tokens.weight.detach(), model.lm_head.weight.detach()

@@ -167,6 +167,12 @@ def test_layers_with_a_cache(tmp_path: Path, layer_types: list[str] | None, laye
         pytest.param({"sliding_window": 64}, (0, 0, 0), id="of a family that does not use it"),
         pytest.param({"model_type": "mistral", "sliding_window": 64}, (64, 64, 64), id="mistral"),
         pytest.param({"model_type": "mistral", "sliding_window": None}, (0, 0, 0), id="mistral without"),
+        pytest.param(
+            {"model_type": "qwen3_moe", "use_sliding_window": True, "sliding_window": 64},
+            (64, 64, 64),
+            id="qwen3_moe",
+        ),
+        pytest.param({"model_type": "phimoe", "sliding_window": 64}, (64, 64, 64), id="phimoe"),
         pytest.param({"model_type": "gemma2", "sliding_window": 64}, (64, 0, 64), id="gemma2 of old"),
         pytest.param(
             {"model_type": "gemma3_text", "sliding_window": 64, "sliding_window_pattern": 3},
@@ -282,6 +288,17 @@ class TestErrors:
     )
     def test_bad_config(self, tmp_path: Path, config: Any, part: str) -> None:
         self.check(folder_with(tmp_path, config), part, "export")
+
+    @pytest.mark.parametrize("kind", ["mamba", "linear_attention", "conv"])
+    def test_no_layer_of_attention(self, tmp_path: Path, kind: str) -> None:
+        folder = folder_with(tmp_path, {**BASE, "layer_types": [kind] * 3})
+        self.check(folder, f"all layers are of the kind '{kind}'", "run the model with transformers")
+
+    @pytest.mark.parametrize("nested", [False, True], ids=["outer", "text_config"])
+    def test_attention_to_later_tokens(self, tmp_path: Path, nested: bool) -> None:
+        given = {"use_bidirectional_attention": True}
+        folder = folder_with(tmp_path, {**BASE, "text_config": given} if nested else {**BASE, **given})
+        self.check(folder, "use_bidirectional_attention is true", "take a text generation model")
 
     @pytest.mark.parametrize(
         "value", ["2", "", True, False, 2.0, -1, [[1]], ["x"], [1, -1], [None], {}], ids=repr

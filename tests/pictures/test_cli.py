@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import ovspec as command
 from settings import F32
-from tiny_pictures import PICTURES
+from tiny_pictures import PICTURES, without_pixels
 
 import ovspec
 
@@ -63,10 +63,13 @@ def damaged(root: Path, what: str) -> tuple[Path, str]:
     if what == "empty":
         file.touch()
         return file, "is no picture that can be read"
+    if what == "no pixels":
+        file.write_bytes(without_pixels("PNG"))
+        return file, f"picture '{file}': has no pixels (0 x 0); give one that has some"
     return root / "missing.png", "missing.png"
 
 
-@pytest.mark.parametrize("what", ["no picture", "cut", "long", "empty", "missing"])
+@pytest.mark.parametrize("what", ["no picture", "cut", "long", "empty", "no pixels", "missing"])
 def test_a_bad_picture_is_one_line(folder: Path, tmp_path: Path, what: str) -> None:
     file, message = damaged(tmp_path, what)
     line = refused(folder, file)

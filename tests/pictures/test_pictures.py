@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pictures.reference import on_white, pixels
 from PIL import Image
-from tiny_pictures import PICTURES
+from tiny_pictures import PICTURES, without_pixels
 
 pytest.importorskip("transformers", reason="needs ovspec[export]")
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
@@ -87,6 +87,16 @@ def test_a_file_that_claims_to_be_huge_is_refused_by_its_header() -> None:
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     with pytest.raises(InvalidValueError, match="picture: has more pixels than the 178,956,970"):
         decode_picture(bytes(data))
+
+
+@pytest.mark.parametrize("form", ["PNG", "GIF", "BMP"])
+def test_a_file_without_pixels_is_refused_as_such(form: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(data := without_pixels(form))
+    message = r"has no pixels \(0 x 0\); give one that has some"
+    with pytest.raises(InvalidValueError, match=f"empty': {message}"):
+        read_picture(tmp_path / "empty")
+    with pytest.raises(InvalidValueError, match=f"picture: {message}"):
+        decode_picture(data)
 
 
 @pytest.mark.parametrize("form", ["EPS", "TIFF", "PPM"])

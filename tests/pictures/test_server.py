@@ -16,7 +16,7 @@ from openvino_genai import ChatHistory
 from PIL import Image
 from serve.conftest import TEMPLATE, Served, serving
 from settings import F32
-from tiny_pictures import PICTURES
+from tiny_pictures import PICTURES, without_pixels
 
 import ovspec
 
@@ -77,6 +77,10 @@ def test_answers_are_those_of_the_pipeline(served: Served, folder: Path, files: 
     [
         ("https://example.org/cat.png", "an address that begins with 'https://example.' is not fetched"),
         ("data:image/png;base64,AAAA", "is no picture that can be read (of no known format)"),
+        (
+            f"data:image/gif;base64,{base64.b64encode(without_pixels('GIF')).decode()}",
+            "has no pixels (0 x 0)",
+        ),
         ("data:image/png;base64,???", "is no base64"),
         ("data:image/png,AAAA", "expected data:image/...;base64,..."),
         ("file:///etc/passwd", "is no file of the folder that this server may read"),

@@ -1,9 +1,10 @@
-"""The documented interface of `openvino_genai.LLMPipeline`, and how ovspec differs from it."""
+"""The documented interface of `openvino_genai`'s pipelines, and how ovspec differs from it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import openvino_genai
 
 # Every field of GenerationConfig. A served one has options that change the text of one of the prompts; it is
@@ -149,6 +150,38 @@ TABLE: dict[str, tuple[str, str]] = {
         "contains it. A kept one ends with its token, and none waits for `min_new_tokens`, as there",
     ),
 }
+
+_SOUND = "no model that ovspec serves speaks"
+#: Arguments of `openvino_genai.VLMPipeline.generate` that are refused by name: a value, and why.
+VLM_ARGUMENTS: dict[str, tuple[Any, str]] = {
+    "videos": ([np.zeros((2, 8, 8, 3), np.uint8)], "only pictures are read"),
+    "audios": ([np.zeros(8, np.float32)], "only pictures are read"),
+    "videos_metadata": ([openvino_genai.VideoMetadata()], "only pictures are read"),
+    "audio_streamer": (lambda chunk: None, _SOUND),
+    "audio_chunk_frames": (4, _SOUND),
+    **{
+        name: (value, _SOUND if "omni" in name else "no visual token is left out")
+        for name, value in REFUSED.items()
+    },
+}
+#: Public names of its results and their metrics that ovspec's have not, and why.
+VLM_MISSING = {
+    "full_token_ids": _SOUND,
+    "intermediate_hidden_states": _SOUND,
+    "get_audio_encoding_duration": _SOUND,
+    "get_text_embedding_duration": "the text embedding is a part of the language model's graph",
+    "get_total_image_slice_count": "no family that is served cuts pictures into slices",
+    "get_vision_encoding_duration": "get_prepare_embeddings_duration is the time of reading pictures",
+    "vlm_raw_metrics": "raw_metrics has prepare_embeddings_durations",
+}
+
+
+def vlm_gaps() -> str:
+    """The gaps as docs/pictures.md names them, reason by reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in {**{name: why for name, (_, why) in VLM_ARGUMENTS.items()}, **VLM_MISSING}.items():
+        reasons.setdefault(why, []).append(f"`{name}`")
+    return "\n".join(f"| {', '.join(names)} | {why} |" for why, names in reasons.items())
 
 
 def table() -> str:

@@ -5,10 +5,25 @@ from __future__ import annotations
 import json
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
+from openai.types import chat, responses
+from openai.types.completion_create_params import CompletionCreateParamsBase
 from serve.conftest import Served, serving
+
+from ovspec.serve.requests.bodies import ChatBody, CompletionBody, StreamOptions
+from ovspec.serve.requests.messages import CalledTool, ImagePart, Message, TextPart
+from ovspec.serve.requests.response_bodies import (
+    ResponseBody,
+    ResponseCall,
+    ResponseCallOutput,
+    ResponseEffort,
+    ResponseFunction,
+    ResponseReasoning,
+    ResponseText,
+)
+from ovspec.serve.requests.strict_body import StrictBody
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 4}
 
@@ -83,6 +98,57 @@ def test_unknown_fields_are_ignored_and_named(served: Served, demo_ir: Path, tem
         assert status == 400 and answer["error"]["code"] == "unknown_field"
 
 
+@pytest.mark.parametrize(
+    ("body", "of_openai"),
+    [
+        (ChatBody, chat.completion_create_params.CompletionCreateParamsBase),
+        (StreamOptions, chat.ChatCompletionStreamOptionsParam),
+        (Message, chat.ChatCompletionAssistantMessageParam),
+        (CalledTool, chat.ChatCompletionMessageFunctionToolCallParam),
+        (TextPart, chat.ChatCompletionContentPartTextParam),
+        (ImagePart, chat.ChatCompletionContentPartImageParam),
+        (CompletionBody, CompletionCreateParamsBase),
+        (ResponseBody, responses.response_create_params.ResponseCreateParamsBase),
+        (ResponseFunction, responses.FunctionToolParam),
+        (ResponseCall, responses.ResponseFunctionToolCallParam),
+        (ResponseCallOutput, responses.response_input_item_param.FunctionCallOutput),
+        (ResponseReasoning, responses.ResponseReasoningItemParam),
+        (ResponseText, responses.ResponseTextConfigParam),
+        (ResponseEffort, responses.response_create_params.Reasoning),
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_no_field_of_openais_is_unknown(body: type[StrictBody], of_openai: type) -> None:
+    known = {field.alias or name for name, field in body.model_fields.items()}
+    assert set(get_type_hints(of_openai)) <= known
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
+def test_fields_of_openais_without_effect_are_taken_and_others_refused(served: Served, path: str) -> None:
+    given = {"prompt": "Once", "messages": CHAT["messages"], "input": "Once"}
+    field = {"chat/completions": "messages", "completions": "prompt", "responses": "input"}[path]
+    plain = {"model": "demo", field: given[field]}
+    taken = {
+        "prompt_cache_key": "a",
+        "prompt_cache_retention": "24h",
+        "prompt_cache_options": {"mode": "implicit"},
+        "safety_identifier": "b",
+        "frobnicate": None,
+    }
+    data = json.dumps({**plain, **taken}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{served.url}/v1/{path}", data, headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert answer.headers["X-Ignored-Fields"] is None
+    refused = {"moderation": {"model": "omni-moderation-latest"}}
+    if path == "responses":
+        refused |= {"image": {}, "background_options": {"completion_window": "2h"}}
+    for name, value in refused.items():
+        status, error = served.post(f"/v1/{path}", {**plain, name: value})
+        assert status == 400 and error["error"]["param"] == name
+        assert "is not supported" in error["error"]["message"]
+
+
 def test_other_paths(served: Served) -> None:
     assert json.loads(served.get("/v1/models/demo"))["id"] == "demo"
     assert json.loads(served.get("/v3/models"))["data"][0]["id"] == "demo"
@@ -96,7 +162,7 @@ def test_other_paths(served: Served) -> None:
 def test_usage_is_null_up_to_the_last_chunk(served: Served) -> None:
     options = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
     chunks = list(served.client().chat.completions.create(**options))
-    assert all("usage" in chunk.model_fields_set for chunk in chunks[1:])
+    assert all("usage" in chunk.model_fields_set for chunk in chunks)
     assert [chunk.usage is None for chunk in chunks] == [*[True] * (len(chunks) - 1), False]
 
 

@@ -216,6 +216,46 @@ def test_a_refusal_is_in_words_of_the_page_and_the_message_kept(browser: Browser
     assert not browser.run("document.querySelectorAll('#chat-list li').length")
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "begin"),
+    [
+        ("longest", "9000", "Longest answer, tokens: "),
+        ("prompt", "word " * 9000, "Message: "),
+    ],
+)
+def test_what_the_server_refuses_is_in_words_of_the_page(
+    browser: Browser, field: str, value: str, begin: str
+) -> None:
+    fill(browser, field, value)
+    send(browser, value if field == "prompt" else PROMPT)
+    assert text(browser, "error").startswith(begin)
+    assert browser.run("document.activeElement.id") == field
+    assert browser.run("document.getElementById('settings').hidden") == (field == "prompt")
+    # The browser's own note of the status is no fault of the page.
+    assert all("400 (Bad Request)" in complaint for complaint in browser.complaints)
+    browser.events = [event for event in browser.events if event.get("method") != "Log.entryAdded"]
+
+
+def test_forgetting_all_leaves_nothing(browser: Browser, served: Served) -> None:
+    for name, value in {"longest": "8", "draft-tokens": "4", "shown": True, "system": "Be secret."}.items():
+        fill(browser, name, value)
+    press(browser, "tab-compare")
+    send(browser, PROMPT)
+    assert text(browser, "plain") and text(browser, "speculative") and text(browser, "verdict")
+    assert "Be secret." in browser.run("JSON.stringify({...localStorage})")
+    press(browser, "forget-all")
+    press(browser, "forget-all")
+    for name in ("plain", "speculative", "plain-figures", "speculative-figures", "verdict"):
+        assert not text(browser, name)
+    fields = browser.run("['system', 'prompt', 'longest'].map(id => document.getElementById(id).value)")
+    assert fields == ["", "", "8"]
+    kept = browser.run("JSON.stringify({...localStorage})")
+    assert "secret" not in kept and "Lily" not in kept
+    browser.call("Page.navigate", url=served.url + "/")
+    browser.wait_for("document.getElementById('longest')?.value === '8'")
+    assert browser.run("document.getElementById('system').value") == ""
+
+
 def test_stop_ends_the_request_and_the_answer_can_go_on(browser: Browser, served: Served) -> None:
     fill(browser, "longest", "4000")
     fill(browser, "prompt", PROMPT)

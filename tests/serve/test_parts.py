@@ -137,7 +137,7 @@ def test_log_probabilities_have_their_place_in_the_text(steps: int) -> None:
             assert offset in (1, 2) and TEXT.decode([token]).endswith("�")
         else:
             assert choice.text.startswith(name, offset) and name == TEXT.decode([token])
-    entries = ChatObjects("m", 2, lambda: MessageStream(MessageParser((), False, False))).whole(
+    entries = ChatObjects("m", 2, lambda: MessageStream(MessageParser({}, False, False))).whole(
         [choice], [whole], {}, {}
     )["choices"][0]["logprobs"]["content"]
     assert bytes(value for entry in entries for value in entry["bytes"]).decode() == choice.text

@@ -29,7 +29,7 @@ FIELDS = {
     "top_p": ({"top_p": 0}, "top_p"),
     "n": ({"n": 0}, "n"),
     "greedy n": ({"n": 2, "temperature": 0}, "n"),
-    "max_tokens": ({"max_tokens": 0}, "max_tokens"),
+    "max_tokens": ({"max_tokens": -1}, "max_tokens"),
     "too many tokens": ({"max_tokens": 9000}, "max_tokens"),
     "both limits": ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     "penalty": ({"presence_penalty": 3}, "presence_penalty"),
@@ -98,20 +98,44 @@ FIELDS = {
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages",
     ),
+    "sound": (
+        {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
+        "messages.0.content.0.type=\"input_audio\": is not supported; possible: 'text', 'image_url'",
+    ),
+    "a refusal": (
+        {"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "a"}]}]},
+        "messages.0.content.0.type=\"refusal\": is not supported; possible: 'text', 'image_url'",
+    ),
+    "a part without a type": (
+        {"messages": [{"role": "user", "content": [{"text": "a"}]}]},
+        "messages.0.content.0=an object of 1: expected an object with a type",
+    ),
+    "content": (
+        {"messages": [{"role": "user", "content": 5}]},
+        "messages.0.content=5: input should be a valid string",
+    ),
+    "a custom tool": (
+        {"tools": [{"type": "custom", "custom": {"name": "a"}}]},
+        "tools.0.type=\"custom\": is not supported; possible: 'function'",
+    ),
+    "allowed tools": (
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
+        "tool_choice.type=\"allowed_tools\": is not supported; possible: 'function'",
+    ),
     "half a character": ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages"),
 }
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_the_field_is_named(served: Served, name: str) -> None:
-    fields, param = FIELDS[name]
+    fields, message = FIELDS[name]
     status, body = served.post(
         "/v1/chat/completions", {"model": "demo", "messages": USER, "max_tokens": 9} | fields
     )
     error = body["error"]
     assert status == 400 and error["type"] == "invalid_request_error"
-    assert error["param"] == param
-    assert error["message"].startswith(error["param"]) and "\n" not in error["message"]
+    assert error["param"] == message.partition(".")[0].partition("=")[0]
+    assert error["message"].startswith(message) and "\n" not in error["message"]
 
 
 def test_supported_values_of_unsupported_fields_pass(served: Served) -> None:
@@ -242,8 +266,14 @@ def test_pages_of_other_origins_cannot_post(served: Served) -> None:
 
 
 def test_unknown_paths_and_methods(served: Served) -> None:
-    status, answer = served.post("/v1/embeddings", {"input": "x"})
-    assert status == 404 and "/v1/embeddings" in answer["error"]["message"]
+    for path in ("/v1/embeddings", "/v3/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score"):
+        status, answer = served.post(path, {"input": "x"})
+        assert status == 404
+        assert answer["error"]["message"].startswith(
+            f"POST {path}: ovspec serves no embeddings and no rerank"
+        )
+    status, answer = served.post("/v1/images/generations", {"prompt": "x"})
+    assert status == 404 and answer["error"]["message"] == "POST /v1/images/generations: Not Found"
     assert served.post("/health", {})[0] == 405
 
 

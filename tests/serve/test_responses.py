@@ -247,7 +247,9 @@ def test_only_grammars_take_the_lane_of_grammars(fields: dict[str, Any], expecte
 
 def test_reasoning_text_and_calls_are_items_in_this_order() -> None:
     def made() -> ResponseOutput:
-        return ResponseOutput(MessageStream(MessageParser({"f"}, reasons=True, starts_in_reasoning=False)))
+        return ResponseOutput(
+            MessageStream(MessageParser({"f": {}}, reasons=True, starts_in_reasoning=False))
+        )
 
     text = '<think>\nHm\n</think>\n\nSo.\n<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
     whole, stream = made(), made()
@@ -276,11 +278,15 @@ def test_reasoning_of_a_model_that_reasons(demo_ir: Any, tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
+    ("fields", "begin"),
     [
         ({"input": []}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
+        (
+            {"input": [{"type": "item_reference", "id": "x"}]},
+            "input.0.type=\"item_reference\": is not supported; possible: 'message', 'function_call'",
+        ),
+        ({"input": ["x"]}, 'input.0="x": expected an object with a type'),
         ({"input": [{"type": "function_call", "call_id": "a", "name": "f", "arguments": "{"}]}, "input"),
         ({"input": "a " * 9000}, "input"),
         ({"max_output_tokens": 9000}, "max_output_tokens"),
@@ -288,7 +294,14 @@ def test_reasoning_of_a_model_that_reasons(demo_ir: Any, tmp_path: Any) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"store": True}, "store"),
         ({"background": True}, "background"),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
+        (
+            {"tools": [{"type": "web_search"}]},
+            "tools.0.type=\"web_search\": is not supported; possible: 'function'",
+        ),
+        (
+            {"tool_choice": {"type": "web_search"}},
+            "tool_choice.type=\"web_search\": is not supported; possible: 'function'",
+        ),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "rm"}}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": 5}}}}, "text"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text"),
@@ -297,11 +310,12 @@ def test_reasoning_of_a_model_that_reasons(demo_ir: Any, tmp_path: Any) -> None:
         ({"include": ["file_search_call.results"]}, "include"),
     ],
 )
-def test_what_can_not_be_done_is_refused(served: Served, fields: dict[str, Any], param: str) -> None:
+def test_what_can_not_be_done_is_refused(served: Served, fields: dict[str, Any], begin: str) -> None:
+    param = begin.partition(".")[0].partition("=")[0]
     for stream in (False, True):
         status, answer = served.post("/v1/responses", {**ASKED, **fields, "stream": stream})
         assert status == 400, answer
         message = answer["error"]["message"]
-        assert answer["error"]["param"] == param and message.startswith(param) and "\n" not in message
+        assert answer["error"]["param"] == param and message.startswith(begin) and "\n" not in message
     with pytest.raises(openai.BadRequestError):
         served.client().responses.create(**{**ASKED, "extra_body": fields})

@@ -95,8 +95,15 @@ def test_prompt_logprobs_as_of_vllm(served: Served) -> None:
         own = next(iter(entry.values()))
         assert own["logprob"] == pytest.approx(value, abs=1e-4)
         assert any(one["rank"] == 1 for one in entry.values())
-    _, chat = served.post("/v1/chat/completions", {**CHAT, "max_tokens": 1, "prompt_logprobs": 0})
+    asked = {**CHAT, "prompt_logprobs": 0}
+    _, chat = served.post("/v1/chat/completions", {**asked, "max_tokens": 1})
     assert chat["prompt_logprobs"][0] is None and len(chat["prompt_logprobs"]) > 5
+    for field in ("max_tokens", "max_completion_tokens"):
+        fields = {name: value for name, value in asked.items() if name != "max_tokens"}
+        _, read = served.post("/v1/chat/completions", {**fields, field: 0})
+        assert read["prompt_logprobs"] == chat["prompt_logprobs"]
+        assert read["choices"][0]["message"]["content"] == "" and read["usage"]["completion_tokens"] == 0
+        assert read["choices"][0]["finish_reason"] == "length"
     assert served.post("/v1/completions", {"prompt": "a", "prompt_logprobs": 1, "stream": True})[0] == 400
 
 
@@ -113,3 +120,9 @@ def test_a_fingerprint_says_whether_a_seed_gives_the_same(served: Served, demo_i
         for verify in ("dense", "dense", SparseVerify(budget=64))
     }
     assert len(known) == 2
+
+
+def test_a_chat_that_is_read_alone_streams_no_text(served: Served) -> None:
+    chunks = list(served.client().chat.completions.create(**{**CHAT, "max_tokens": 0, "stream": True}))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == ""
+    assert chunks[-1].choices[0].finish_reason == "length"

@@ -92,7 +92,10 @@ class _Layers:
         self.layer_types = self.layers_block_type = types
         self.transformer_layers = [i for i, kind in enumerate(types) if kind in _ATTENTION]
         self.first_attention_layer = self.transformer_layers[0]
-        self.last_linear_layer = max(i for i, kind in enumerate(types) if kind not in _ATTENTION)
+        # Granite 4's types may have layers of attention alone.
+        self.last_linear_layer = max(
+            (i for i, kind in enumerate(types) if kind not in _ATTENTION), default=-1
+        )
 
     def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[Any, int]:
         """Keys that a mask is made for, and the first of them; the subclass knows `get_seq_length`."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from ovspec_models.folder.json_file import read_json
+from ovspec_models.folder.json_file import are_names, read_json
 from ovspec_models.folder.layer_windows import layer_windows
-from ovspec_models.folder.shown import shown
+from ovspec_models.folder.shown import cut, shown
 from ovspec_models.folder.sparse_verify import is_int
 
 #: In the config.json of the package speculators, the kind of a head.
@@ -38,8 +38,11 @@ _AGAIN = "get the head again"
 #: An MTP module as optimum-intel 2.2 writes it, into the folder of its target.
 MTP_IR = "openvino_mtp_model.xml"
 #: Keys of config.json that `ovspec export` adds.
-TARGET_LAYERS, TARGET_SIZE, OWN_EMBEDDING = "target_num_layers", "target_hidden_size", "own_embedding"
+TARGET_LAYERS, TARGET_SIZE = "target_num_layers", "target_hidden_size"
+OWN_EMBEDDING, OWN_OUTPUT = "own_embedding", "own_output"
 BOUNDARIES = "eagle_aux_hidden_state_layer_ids"
+# Kinds that have an output layer for tokens of their own alone.
+_SHARING = ("dflash", "mtp")
 #: Norms that an EAGLE-3 head may have more than the paper's, or elsewhere.
 NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _BOUNDARIES_OF_DFLASH = "aux_hidden_state_layer_ids"
@@ -113,10 +116,12 @@ class HeadInfo:
             stands for a token to come; else `None`.
         samples_anchor: whether each token of a block gives the one behind it.
         correction: one of `CORRECTED`, if tokens drafted before change its logits; else empty.
-        own_output: whether it drafts tokens of its own, and does not share the target's output layer.
+        own_output: whether it has an output layer of its own, and does not share the target's.
         layer_windows: of a head that drafts blocks, how many tokens before a block each layer sees; 0: all.
         windows_causal: whether a row of a block sees those after it in no layer with a window.
         of_speculators: whether its config.json is in the form of the package speculators.
+        verifier: that target's name in this form; empty: not said.
+        verifier_architectures: its architectures, likewise.
     """
 
     folder: Path
@@ -134,6 +139,8 @@ class HeadInfo:
     layer_windows: tuple[int, ...] = ()
     windows_causal: bool = False
     of_speculators: bool = False
+    verifier: str = ""
+    verifier_architectures: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: str | Path) -> HeadInfo:
@@ -150,7 +157,7 @@ class HeadInfo:
         return cls(
             folder=path,
             kind=kind,
-            boundaries=boundaries_of(config),
+            boundaries=boundaries_of(path, config),
             target_layers=_layers(path, config),
             target_hidden_size=_number(path, TARGET_SIZE, config.get(TARGET_SIZE) or hidden, kind),
             vocab_size=_number(path, "vocab_size", config.get("vocab_size"), kind),
@@ -158,15 +165,21 @@ class HeadInfo:
             norms=norms_of(config),
             block=_block(path, config, form),
             samples_anchor=samples_anchor(config),
-            correction=form if form in CORRECTED else "",
-            own_output=has_own_tokens(config),
+            correction=correction_of(config),
+            own_output=_has_own_output(kind, config),
             layer_windows=layer_windows(path, config, of_speculators(config)) if kind == "dflash" else (),
             windows_causal=windows_causal(config),
             of_speculators=of_speculators(config),
+            **_verifier(path, config),
         )
 
-    def check_target(self, hidden_size: int, layers: int, vocab_size: int) -> None:
+    def check_target(
+        self, hidden_size: int, layers: int, vocab_size: int, architectures: Sequence[str]
+    ) -> None:
         """Refuse a target that the head was not made for.
+
+        Args:
+            hidden_size, layers, vocab_size, architectures: of the target; no architectures: not said.
 
         Raises:
             ValueError: it names what differs.
@@ -182,11 +195,54 @@ class HeadInfo:
                     f"'{self.folder}' is a head for another target: its {name} is {made_for}, this target's "
                     f"{found}; take the head that was trained for this target"
                 )
+        made_with = self.verifier_architectures
+        if made_with and architectures and not {*map(_family, made_with)} & {*map(_family, architectures)}:
+            name = f" ({cut(self.verifier)})" if self.verifier else ""
+            raise ValueError(
+                f"'{self.folder}' is a head for another target: its verifier is a {cut(made_with[0])}{name}, "
+                f"this target a {cut(architectures[0])}; take the head that was trained for this target"
+            )
+
+
+def _family(architecture: str) -> str:
+    """An architecture without what it is used for: a text model may be a part of one that reads pictures."""
+    return architecture.removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
+
+
+def _verifier(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Name and architectures of the target that a head of speculators was trained with."""
+    said = _nested(_nested(config, "speculators_config"), "verifier")
+    name, architectures = said.get("name_or_path") or "", said.get("architectures") or []
+    if not isinstance(name, str) or not are_names(architectures):
+        raise ValueError(
+            f"{folder / 'config.json'}: the head's verifier is {shown(name)} of the architectures "
+            f"{shown(architectures)}, expected a name and a list of names; {_AGAIN}"
+        )
+    return {"verifier": name, "verifier_architectures": tuple(architectures)}
 
 
 def has_own_tokens(config: dict[str, Any]) -> bool:
     """Whether a head drafts tokens of its own by its config.json, and not those of its target."""
     return config.get("draft_vocab_size") not in (None, config.get("vocab_size"))
+
+
+def correction_of(config: dict[str, Any]) -> str:
+    """One of `CORRECTED` by a head's config.json; empty: nothing follows its logits."""
+    form = form_of(config)
+    if form == "dspark" and is_pure(config) and config.get("enable_confidence_head", True) is False:
+        return ""
+    return form if form in CORRECTED else ""
+
+
+def is_pure(config: dict[str, Any]) -> bool:
+    """Whether a DSpark head's config.json says that it drafts as DFlash, without a Markov head."""
+    rank = config.get("markov_rank")
+    return is_int(rank) and rank == 0
+
+
+def _has_own_output(kind: str, config: dict[str, Any]) -> bool:
+    """Most have one unless their export says otherwise, some kinds for tokens of their own alone."""
+    return config.get(OWN_OUTPUT) is not False if kind not in _SHARING else has_own_tokens(config)
 
 
 def samples_anchor(config: dict[str, Any]) -> bool:
@@ -206,8 +262,12 @@ def windows_causal(config: dict[str, Any]) -> bool:
     return form_of(config) != "dflash2" if said is None else said is False
 
 
-def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
-    """The boundaries that a head's config.json names, if it names any."""
+def boundaries_of(folder: Path, config: dict[str, Any]) -> tuple[int, ...] | None:
+    """The boundaries that a head's config.json names, if it names any.
+
+    Raises:
+        ValueError: they are no numbers.
+    """
     named = next((name for name in (BOUNDARIES, _BOUNDARIES_OF_DFLASH) if config.get(name)), None)
     if named:
         ids = config[named]
@@ -219,7 +279,10 @@ def boundaries_of(config: dict[str, Any]) -> tuple[int, ...] | None:
     if not ids:
         return None
     if not _are_numbers(ids):
-        raise ValueError(f"the layers of the target that the head reads are {shown(ids)}, expected numbers")
+        raise ValueError(
+            f"{folder / 'config.json'}: the layers of the target that the head reads are {shown(ids)}, "
+            f"expected numbers; {_AGAIN}"
+        )
     return tuple(ids)
 
 
@@ -304,5 +367,7 @@ def _number(folder: Path, name: str, value: object, kind: str) -> int:
     if value is None and kind in _SIZES_IN_WEIGHTS:
         return 0
     if not is_int(value) or not 1 <= value <= _MOST:
-        raise ValueError(f"{folder / 'config.json'}: {name} is {shown(value)}, expected a positive integer")
+        raise ValueError(
+            f"{folder / 'config.json'}: {name} is {shown(value)}, expected a positive integer; {_AGAIN}"
+        )
     return value

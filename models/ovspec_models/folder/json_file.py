@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 # Nested values take up to a hundred times as much memory as the file.
 _MOST_BYTES = 16 << 20
+
+
+def are_names(value: object) -> TypeGuard[list[str]]:
+    """Whether a value is a list of texts."""
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def read_json(path: Path, remedy: str, most: int = _MOST_BYTES) -> dict[str, Any]:

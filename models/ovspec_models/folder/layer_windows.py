@@ -29,7 +29,8 @@ def layer_windows(folder: Path, config: dict[str, Any], of_speculators: bool) ->
     layers, types = config.get("num_hidden_layers"), config.get("layer_types")
     if not is_int(layers) or not 1 <= layers <= MOST_LAYERS:
         raise ValueError(
-            f"{folder / 'config.json'}: num_hidden_layers is {shown(layers)}, expected 1 to {MOST_LAYERS}"
+            f"{folder / 'config.json'}: num_hidden_layers is {shown(layers)}, expected 1 to {MOST_LAYERS}; "
+            "get config.json again"
         )
     said, window = config.get("use_sliding_window"), config.get("sliding_window")
     if said is not None and not isinstance(said, bool):

@@ -12,7 +12,7 @@ from ovspec_models.folder.config import ModelSection, OvspecConfig
 from ovspec_models.folder.folder_check import check_model_folder
 from ovspec_models.folder.graph_files import graph_of, weight_bytes
 from ovspec_models.folder.ir_facts import IrFacts
-from ovspec_models.folder.json_file import read_json
+from ovspec_models.folder.json_file import are_names, read_json
 from ovspec_models.folder.rope_scaling import scaled_positions, why_no_more
 from ovspec_models.folder.shown import shown
 from ovspec_models.folder.sparse_verify import is_int
@@ -42,7 +42,8 @@ _COUNTS: dict[str, tuple[str, ...]] = {
     "moe_intermediate_size": ("moe_intermediate_size", "intermediate_size"),
 }
 _WINDOW_PATTERNS = {"gemma2": 2, "gemma3_text": 6}
-_WINDOWED_TYPES = ("mistral", "mixtral", "phi3", "starcoder2")
+_WINDOWED_TYPES = ("mistral", "mixtral", "phi3", "phimoe", "qwen3_moe", "starcoder2")
+_WITHOUT_CACHE = ("mamba", "linear_attention", "conv")
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # of a value in the cache
 _VALUE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}  # of a weight
 _AGAIN = "export the model again: `ovspec export -m ... OUT`"
@@ -81,8 +82,8 @@ class ModelInfo:
     others (Gemma 4), else 0;
     ``num_kv_shared_layers`` counts the last layers, which read the caches of earlier ones.
     ``hidden_size`` to ``moe_intermediate_size`` are 0 where config.json says nothing. ``state_values``:
-    numbers that its other layers hold of a text of any length. ``shared_bytes``: weights of
-    other parts, or of another folder, that it computes with too.
+    numbers that its other layers hold of a text of any length. ``architectures``: transformers' names.
+    ``shared_bytes``: weights of other parts, or of another folder, that it computes with too.
     """
 
     folder: Path
@@ -107,6 +108,7 @@ class ModelInfo:
     state_values: int
     has_tokenizer: bool
     has_detokenizer: bool
+    architectures: tuple[str, ...] = ()
     shared_bytes: int = 0
     why_no_more_positions: str = ""
 
@@ -215,6 +217,17 @@ def shape_of(config: dict[str, Any], path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: models of type {model_type!r} can't be served: {why}; run them with transformers"
         )
+    if text.get("use_bidirectional_attention") is True:
+        raise ValueError(
+            f"{path}: use_bidirectional_attention is true: every token attends to those behind it too, so "
+            "the model gives embeddings and no text; take a text generation model"
+        )
+    types = text.get("layer_types")
+    if isinstance(types, list) and types and all(kind in _WITHOUT_CACHE for kind in types):
+        raise ValueError(
+            f"{path}: all layers are of the kind {shown(types[0])}, and models without attention have no "
+            "keys and values to page or to read sparsely; run the model with transformers"
+        )
     layers, heads = _number(path, text, "num_hidden_layers"), _number(path, text, "num_attention_heads")
     head_dim = _number(path, text, "head_dim", 0)
     if head_dim == 0:
@@ -234,6 +247,7 @@ def shape_of(config: dict[str, Any], path: Path) -> dict[str, Any]:
         "full_head_dim": _count(text, "global_head_dim"),
         **{name: _count(text, *names) for name, names in _COUNTS.items()},
         "state_values": _state_values(text),
+        "architectures": tuple(given) if are_names(given := config.get("architectures")) else (),
     }
 
 

@@ -20,6 +20,7 @@ from ovspec_models.shapes import ModelShape, RopeScaling
 from ovspec_transforms import decompression_convert
 
 _MOST, _MOST_REAL = 2**31 - 1, 1e30
+_AGAIN = "get config.json again"
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
@@ -87,7 +88,10 @@ class HeadCheckpoint:
         rope = self.rope()
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind not in ("default", "llama3"):
-            raise ValueError(f"head '{self.folder}': rope_type {shown(kind)} is not known, expected llama3")
+            raise ValueError(
+                f"head '{self.folder}': rope_type is {shown(kind)}, expected 'default' or 'llama3': others "
+                "are not known; take another head"
+            )
         if not partial and rope.get("partial_rotary_factor") not in (None, 1):
             raise ValueError(
                 f"head '{self.folder}': partial_rotary_factor is {shown(rope['partial_rotary_factor'])}, "
@@ -127,7 +131,8 @@ class HeadCheckpoint:
             if value := self.config.get(name):
                 if not isinstance(value, dict):
                     raise ValueError(
-                        f"head '{self.folder}': {name} of config.json is {shown(value)}, expected an object"
+                        f"head '{self.folder}': {name} of config.json is {shown(value)}, expected an object; "
+                        f"{_AGAIN}"
                     )
                 return value
         return {}
@@ -145,7 +150,7 @@ class HeadCheckpoint:
         if left:
             raise ValueError(
                 f"head '{self.folder}' has the weight {left[0]}, which this kind of head does not read, and "
-                "might draft wrongly without it; is it of another kind?"
+                "might draft wrongly without it; take another head"
             )
 
     def array(self, *names: str, dims: tuple[int, ...] | None = None) -> NDArray[Any]:
@@ -158,7 +163,10 @@ class HeadCheckpoint:
             if name in self.arrays:
                 array = self.arrays[name]
                 return array if dims is None else self.check_shape(names[0], array, dims)
-        raise ValueError(f"head '{self.folder}' has no weight {names[0]}; is it of another kind?")
+        raise ValueError(
+            f"head '{self.folder}' has no weight {names[0]}, which its config.json asks for; get the whole "
+            "checkpoint again"
+        )
 
     def check_shape(self, name: str, array: NDArray[Any], *allowed: tuple[int, ...]) -> NDArray[Any]:
         """The weight of this name, which must be of one of these shapes.
@@ -216,7 +224,7 @@ class HeadCheckpoint:
             up_to = "" if most == _MOST else f" up to {most}"
             raise ValueError(
                 f"head '{self.folder}': {key} of config.json is {shown(value)}, expected a positive "
-                f"integer{up_to}"
+                f"integer{up_to}; {_AGAIN}"
             )
         return value
 
@@ -231,7 +239,8 @@ class HeadCheckpoint:
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_REAL:
             raise ValueError(
-                f"head '{self.folder}': {key} of config.json is {shown(value)}, expected a positive number"
+                f"head '{self.folder}': {key} of config.json is {shown(value)}, expected a positive number; "
+                f"{_AGAIN}"
             )
         return value if key == "original_max_position_embeddings" else float(value)
 

@@ -12,7 +12,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_models.folder.head_info import form_of
+from ovspec_models.folder.head_info import correction_of, form_of
 from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, take_part
 from ovspec_models.heads.correction_form import (
     BEFORE,
@@ -63,12 +63,12 @@ class Correction:
 
 
 def _form(config: dict[str, Any]) -> CorrectionForm | None:
-    return _FORMS.get(form_of(config) or "")
+    return _FORMS.get(correction_of(config))
 
 
 def correction_settings(config: dict[str, Any]) -> HeadSettings:
     """The settings that a head's correction is made by; nothing if it has none."""
-    form = _form(config)
+    form = _FORMS.get(form_of(config) or "")
     return form.settings if form else HeadSettings((), {})
 
 

@@ -182,7 +182,7 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     """
     config, where, shape = checkpoint.config, f"head '{checkpoint.folder}'", dflash_shape(checkpoint)
     layer_windows(checkpoint.folder, config, of_speculators(config))
-    boundaries = boundaries_of(config)
+    boundaries = boundaries_of(checkpoint.folder, config)
     if boundaries is None:
         raise ValueError(f"{where}: config.json has no target_layer_ids in dflash_config; get the head again")
     arrays: dict[str, NDArray[Any]] = {}

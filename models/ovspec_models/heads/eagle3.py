@@ -15,8 +15,10 @@ from ovspec_models.folder.head_info import (
     FORMAT,
     NORMS,
     OWN_EMBEDDING,
+    OWN_OUTPUT,
     boundaries_of,
     form_of,
+    has_own_tokens,
     masks_of,
     norms_of,
 )
@@ -45,7 +47,7 @@ from ovspec_models.synthetic.layers import i64, linear, rms_norm
 # The first layer's attention reads the token's embedding too.
 _READ_BOTH = tuple(f"layers.0.self_attn.{part}_proj.weight" for part in "qkv")
 _QK_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
-_EMBEDDING = "embed_tokens.weight"
+_EMBEDDING, _OUTPUT = "embed_tokens.weight", "lm_head.weight"
 _OF_TARGET = ("verifier_norm.weight", "verifier_lm_head.weight")
 _USUAL_BOUNDARIES = 3
 _FLAG = (False, True)
@@ -78,7 +80,8 @@ def eagle3_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -
     Inputs ``input_ids``, ``hidden_states`` f32 ``[batch, rows, states]``, ``attention_mask``,
     ``position_ids``, ``beam_idx``; outputs ``logits`` over the draft's vocabulary, ``d2t``, and
     of P-EAGLE ``mask_hidden`` f32 ``[states]``, which stands for states that are not known yet. A head
-    without an embedding of its own gets one of a single row; the target's replaces it when it is loaded.
+    without an embedding or output layer of its own gets one of a single row; the target's replaces it when it
+    is loaded.
 
     Raises:
         ValueError: as `eagle3_arrays`.
@@ -101,7 +104,7 @@ def eagle3_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -
     for layer in range(1, shape.num_hidden_layers):
         hidden, assigns = decoder_layer(hidden, shape, weights, f"layers.{layer}", shared, caches[layer])
         stores += assigns
-    outputs = {"logits": linear(rms_norm(hidden, weights, "norm.weight", eps), weights, "lm_head.weight")}
+    outputs = {"logits": linear(rms_norm(hidden, weights, "norm.weight", eps), weights, _OUTPUT)}
     if "d2t" in arrays:
         outputs["d2t"] = ops.constant(arrays["d2t"].astype(np.int64))
     if _MASK in arrays:
@@ -149,14 +152,16 @@ def eagle3_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         found = checkpoint.array(_MASK)
         checkpoint.check_shape(_MASK, found, (1, 1, states), (1, states), (states,))
         arrays[_MASK] = found.reshape(-1)
+    if checkpoint.config.get("tie_word_embeddings") is True and _EMBEDDING in arrays:
+        arrays.setdefault(_OUTPUT, arrays[_EMBEDDING])
     _check_vocabulary(checkpoint, arrays)
-    if _EMBEDDING not in arrays:
-        arrays[_EMBEDDING] = np.zeros((1, shape.hidden_size), np.float32)
+    for name in (_EMBEDDING, _OUTPUT):
+        arrays.setdefault(name, np.zeros((1, shape.hidden_size), np.float32))
     return arrays
 
 
 def _shape(checkpoint: HeadCheckpoint) -> ModelShape:
-    drafted = len(checkpoint.array(*_places("lm_head.weight")))
+    drafted = len(checkpoint.array(*_places(_OUTPUT))) if _has_output(checkpoint) else 1
     qk_norm = any(name.endswith(_QK_NORMS) for name in checkpoint.arrays)
     return checkpoint.shape(drafted, _layers(checkpoint), qk_norm=qk_norm)
 
@@ -175,6 +180,8 @@ def _weights(checkpoint: HeadCheckpoint, shape: ModelShape) -> dict[str, tuple[i
         if name.endswith("_proj.weight") and _has_bias(checkpoint, bias):
             found[bias] = dims[:1]
     del found[_EMBEDDING]
+    if not _has_output(checkpoint):
+        del found[_OUTPUT]
     norms = _norms_of_states(checkpoint)
     states = checkpoint.array(*_places("fc.weight")).shape[-1]
     found |= {name: (states // len(norms),) for name in norms}
@@ -209,7 +216,7 @@ def _norms_of_states(checkpoint: HeadCheckpoint) -> list[str]:
     norms = norms_of(checkpoint.config)
     if "norm_before_fc" in norms:
         return ["input_norm.weight"]
-    count = len(boundaries_of(checkpoint.config) or ()) or _USUAL_BOUNDARIES
+    count = len(boundaries_of(checkpoint.folder, checkpoint.config) or ()) or _USUAL_BOUNDARIES
     return [f"fc_norm.{place}.weight" for place in range(count)] if "fc_norm" in norms else []
 
 
@@ -224,8 +231,15 @@ def _check_norms(checkpoint: HeadCheckpoint) -> None:
         raise ValueError(f"{where}: config.json asks for norm_before_fc and fc_norm; a head has one of them")
 
 
+def _has_output(checkpoint: HeadCheckpoint) -> bool:
+    """Whether it must have an output layer: one for all of the target's tokens may be the target's."""
+    return bool(_held(checkpoint, _OUTPUT) or _held(checkpoint, "d2t") or has_own_tokens(checkpoint.config))
+
+
 def _check_vocabulary(checkpoint: HeadCheckpoint, arrays: Mapping[str, NDArray[Any]]) -> None:
-    drafted, vocab_size = len(arrays["lm_head.weight"]), checkpoint.config.get("vocab_size")
+    if _OUTPUT not in arrays:
+        return
+    drafted, vocab_size = len(arrays[_OUTPUT]), checkpoint.config.get("vocab_size")
     if "d2t" not in arrays and drafted != vocab_size:
         raise ValueError(
             f"head '{checkpoint.folder}' drafts {drafted} of {vocab_size} tokens and has no d2t, which says "
@@ -244,4 +258,9 @@ def eagle3_ignores(name: str) -> bool:
 def eagle3_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
     """What config.json of the exported folder says beside the published one."""
     own = _held(checkpoint, _EMBEDDING) is not None
-    return {OWN_EMBEDDING: own, "num_hidden_layers": _layers(checkpoint)}
+    tied = own and checkpoint.config.get("tie_word_embeddings") is True
+    return {
+        OWN_EMBEDDING: own,
+        OWN_OUTPUT: tied or _has_output(checkpoint),
+        "num_hidden_layers": _layers(checkpoint),
+    }

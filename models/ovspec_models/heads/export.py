@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,7 @@ _KINDS = {
         takes=HYDRA_TAKES,
     ),
 }
+_OF_TARGET = ("hidden_size", "num_hidden_layers", "vocab_size", "architectures")
 #: The kinds of heads that can be exported.
 HEAD_KINDS = tuple(_KINDS)
 #: Those that `ovspec train-head` trains.
@@ -113,12 +114,19 @@ def open_head(path: str | Path, kind: str) -> HeadCheckpoint:
     folder = Path(path)
     if not folder.is_dir():
         raise ValueError(f"--{kind} '{folder}' is no folder; give the folder of the head's checkpoint")
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"--{kind} '{folder}' holds no head: it has no config.json; give a head's folder")
+    read_config(folder)
     found = checkpoint_kind(folder)
     if found and found not in _KINDS:
         raise ValueError(f"--{kind} '{folder}' {why_unknown(found, _KINDS)}")
     if found != kind:
-        what = f"a head of the kind {found!r}" if found else "no head"
-        raise ValueError(f"--{kind} '{folder}' holds {what}: its config.json names another architecture")
+        raise ValueError(
+            f"--{kind} '{folder}' holds a head of the kind {found!r}: use --{found}"
+            if found
+            else f"--{kind} '{folder}' holds no head: its config.json names none; give the folder of the "
+            "head's checkpoint"
+        )
     if (folder / MTP_IR).is_file():
         checkpoint = read_mtp_ir(folder)
     else:
@@ -147,10 +155,12 @@ def check_target(checkpoint: HeadCheckpoint, target: str | Path) -> None:
     """
     if (Path(target) / "config.json").is_file():
         shape = read_shape(Path(target))
-        _check(checkpoint, shape["hidden_size"], shape["num_hidden_layers"], shape["vocab_size"])
+        _check(checkpoint, *(shape[name] for name in _OF_TARGET))
 
 
-def _check(checkpoint: HeadCheckpoint, hidden_size: int, layers: int, vocab_size: int) -> None:
+def _check(
+    checkpoint: HeadCheckpoint, hidden_size: int, layers: int, vocab_size: int, architectures: Sequence[str]
+) -> None:
     """Compare a checkpoint with its target; sizes that config.json does not say are in the weights."""
     info = HeadInfo.read(checkpoint.folder)
     facts = _KINDS[info.kind].facts(checkpoint)
@@ -159,7 +169,7 @@ def _check(checkpoint: HeadCheckpoint, hidden_size: int, layers: int, vocab_size
         target_hidden_size=facts.get(TARGET_SIZE, info.target_hidden_size),
         target_layers=facts.get(TARGET_LAYERS, info.target_layers),
         vocab_size=facts.get("vocab_size", info.vocab_size),
-    ).check_target(hidden_size, layers, vocab_size)
+    ).check_target(hidden_size, layers, vocab_size, architectures)
 
 
 def add_head(checkpoint: HeadCheckpoint, folder: Path, weight_format: str | None = None) -> None:
@@ -188,7 +198,7 @@ def export_head(
     Raises:
         ValueError: the checkpoint is not whole, or for another target.
     """
-    _check(checkpoint, target.hidden_size, target.num_hidden_layers, target.vocab_size)
+    _check(checkpoint, *(getattr(target, name) for name in _OF_TARGET))
     kind = _KINDS[checkpoint_kind(checkpoint.folder) or ""]
     taken = {key: value for key, value in read_config(target.folder).items() if key in kind.takes}
     checkpoint = replace(checkpoint, config={**taken, **checkpoint.config})
@@ -202,6 +212,6 @@ def export_head(
     config = {**checkpoint.config, **kind.facts(checkpoint)}
     config.setdefault(TARGET_SIZE, target.hidden_size)
     config[TARGET_LAYERS] = target.num_hidden_layers
-    if boundaries := boundaries_of(config):
+    if boundaries := boundaries_of(checkpoint.folder, config):
         config[BOUNDARIES] = list(boundaries)
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -194,7 +194,7 @@ def _check_config(checkpoint: HeadCheckpoint) -> None:
     if config.get(_FORM) not in _FORMS:
         raise ValueError(
             f"{where}: {_FORM} of config.json is {shown(config.get(_FORM))}, which is not known; known: "
-            f"{', '.join(_FORMS)}"
+            f"{', '.join(_FORMS)}; take another head"
         )
     for key, wanted in (("grounded_heads", True), ("hidden_state_offset", 0)):
         if config.get(key, 0) != wanted:

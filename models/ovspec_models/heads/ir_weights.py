@@ -35,7 +35,7 @@ def open_dflash(model: ov.Model, folder: Path) -> ov.Model:
     if any(BLOCK_ROWS in port.get_names() for port in model.inputs):
         return model
     head = HeadCheckpoint(folder, read_config(folder), NotedWeights())
-    shape, boundaries = dflash_shape(head), boundaries_of(head.config) or ()
+    shape, boundaries = dflash_shape(head), boundaries_of(head.folder, head.config) or ()
     weights = IrWeights(model, folder, shape.hidden_size, shape.head_dim)
     graph = dflash_graph(shape, weights, len(boundaries) * shape.hidden_size)
     weights.check_all_read()

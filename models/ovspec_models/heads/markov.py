@@ -6,6 +6,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
 
+from ovspec_models.folder.head_info import is_pure
 from ovspec_models.folder.shown import shown
 from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint
 from ovspec_models.heads.correction_form import (
@@ -28,6 +29,23 @@ _OUTPUT, _GATE, _JOINT = "output.weight", "gate.weight", "joint.weight"
 
 
 def _arrays(checkpoint: HeadCheckpoint, sizes: Sizes) -> Arrays:
+    found = _none(checkpoint, sizes) if is_pure(checkpoint.config) else _markov(checkpoint, sizes)
+    if checkpoint.config.get("enable_confidence_head", True):
+        _add_confidence(checkpoint, found, sizes)
+    return found
+
+
+def _none(checkpoint: HeadCheckpoint, sizes: Sizes) -> Arrays:
+    """Of a head with confidences alone, which no token before changes."""
+    if checkpoint.config.get("confidence_head_with_markov", True):
+        raise ValueError(
+            f"head '{checkpoint.folder}': confidence_head_with_markov of config.json is true, and "
+            "markov_rank 0: there is no Markov head to read; get the head again"
+        )
+    return {BEFORE: np.zeros((sizes.target, 0), np.float32)}
+
+
+def _markov(checkpoint: HeadCheckpoint, sizes: Sizes) -> Arrays:
     rank, kind = checkpoint.count("markov_rank"), checkpoint.config.get("markov_head_type", "vanilla")
     hidden, array = sizes.hidden, checkpoint.array
     found = {
@@ -47,8 +65,6 @@ def _arrays(checkpoint: HeadCheckpoint, sizes: Sizes) -> Arrays:
             f"head '{checkpoint.folder}': markov_head_type of config.json is {shown(kind)}, expected "
             "vanilla, gated or rnn; take another head"
         )
-    if checkpoint.config.get("enable_confidence_head", True):
-        _add_confidence(checkpoint, found, sizes)
     return found
 
 
@@ -71,6 +87,8 @@ def _state(arrays: Arrays) -> int:
 def _step(
     weights: CheckpointWeights, arrays: Arrays, place: Place, sizes: Sizes
 ) -> tuple[ov.Node, ov.Node | None]:
+    if _OUTPUT not in arrays:
+        return ops.add(place.logits, f32(0)), None
     before, rank, state = place.before, arrays[BEFORE].shape[1], None
     if _GATE in arrays:
         given = columns(place.given, 0, rank)

@@ -184,6 +184,6 @@ def _rotated(checkpoint: HeadCheckpoint) -> int:
     if channels < 2 or channels % 2:
         raise ValueError(
             f"head '{checkpoint.folder}': partial_rotary_factor {share:g} gives {channels} channels of a "
-            "head positions, expected an even number"
+            "head positions, expected an even number; get config.json again"
         )
     return channels

@@ -60,7 +60,7 @@ _WITHOUT_EFFECT = frozenset(
         # Which layers have a window; layer_types says it.
         "max_window_layers",
         # What `HeadInfo` reads, of which `ovspec export` writes some.
-        *("target_num_layers", "num_target_layers", "target_hidden_size", "own_embedding"),
+        *("target_num_layers", "num_target_layers", "target_hidden_size", "own_embedding", "own_output"),
         *("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids"),
     )
 )
@@ -116,7 +116,7 @@ class HeadSettings:
     def _check_one(self, folder: Path, name: str, value: object) -> None:
         known = self.values.get(name)
         if known is not None and not any(type(value) is type(one) and value == one for one in known):
-            _refuse(folder, name, value, f"only {known[0]!r} is known")
+            _refuse(folder, name, value, f"expected {' or '.join(map(repr, dict.fromkeys(known)))}")
         if known is None and name not in self.read:
             _refuse(folder, name, value, "which is not known")
 

@@ -56,8 +56,8 @@ def told(error: BaseException, flags: Mapping[str, str]) -> str:
         option = flags.get(part + name) or flags.get(_PARAMETERS.get(name, name))
         if option is None:
             return found[0]
-        # `name=...` is the option with any value.
-        return option if value in ("None", "...") else f"{option} {value.strip(chr(39))}".rstrip()
+        # `name=...` is the option with any value; options that are switches have none.
+        return option if value in ("None", "...", "True") else f"{option} {value.strip(chr(39))}".rstrip()
 
     forms = {name: flags[name] for name in _FORMS if name in flags}
     for name, option in forms.items():

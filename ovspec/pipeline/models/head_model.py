@@ -35,13 +35,11 @@ class _Kind:
         boundaries: those that it reads, by what it is and the target's number of layers; `None`: config.json
             names them.
         own: boundaries whose states it returns, by what it is and its own number of layers.
-        shares_output: whether it has the target's output layer beside its own weights, unless it has its own.
     """
 
     load: Callable[[HeadInfo, ModelInfo, Backends, int], Drafter]
     boundaries: Callable[[HeadInfo, int], tuple[int, ...]] | None = None
     own: Callable[[HeadInfo, int], tuple[int, ...]] = lambda head, layers: ()
-    shares_output: bool = False
 
 
 def _last_boundary(head: HeadInfo, layers: int) -> tuple[int, ...]:
@@ -64,9 +62,8 @@ _KINDS = {
     "dflash": _Kind(
         load_dflash,
         own=lambda head, layers: _last_boundary(head, layers) if head.correction else (),
-        shares_output=True,
     ),
-    "mtp": _Kind(load_mtp, _mtp_boundary, _last_boundary, shares_output=True),
+    "mtp": _Kind(load_mtp, _mtp_boundary, _last_boundary),
     "medusa": _Kind(load_medusa, _last_boundary),
     "hydra": _Kind(load_hydra, _last_boundary),
 }
@@ -118,9 +115,11 @@ class HeadChoices:
                 "get the head again"
             )
         info = ModelInfo.read(draft.models_path)
-        if kind.shares_output and not head.own_output:
+        if not head.own_output:
             info = replace(info, shared_bytes=target.output_bytes())
-        head.check_target(target.hidden_size, target.num_hidden_layers, target.vocab_size)
+        head.check_target(
+            target.hidden_size, target.num_hidden_layers, target.vocab_size, target.architectures
+        )
         device = resolve_device(draft.device or device)
         if "CACHE_DIR" in (draft.properties or {}):
             raise ValueError(

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import re
-import uuid
+import secrets
+import string
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
+from ovspec.serve.output.call_forms import CallForms, JsonArguments, Schemas
+
+# Templates of Mistral's take ids of exactly nine letters and digits.
+_ID_CHARACTERS = string.ascii_letters + string.digits
 _THINK, _THOUGHT = "<think>", "</think>"
 # What begins calls in some family, in the middle of an answer or at its start.
 _MARKS = ("<tool_call>", "<function=", "[TOOL_CALLS]", "<|tool_call|>", "<|python_tag|>", "functools[")
 _LONGEST_MARK = max(map(len, _MARKS))
 # JSON that may be calls, as far as it has come.
 _JSON_CALL = re.compile(r'[\[{][\s\[{]*(?:"(?P<key>\w*)"?)?')
-# A call without a mark, by its name, as far as it has come; names of tools have at most 64 characters.
-_NAMED_CALL = re.compile(r"(?P<name>[\w.-]{1,65})(?:\[ARGS\]|\[[ARGS]*\Z)?(?P<begins>\{)?")
 _KEYS = ("name", "tool_calls", "type", "function", "id", "arguments", "parameters")
-_CALL = re.compile(
-    r'"name"\s*:\s*"(?P<name>[\w.-]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*'
-    r"|<function=(?P<function>[\w.-]+)>\s*(?=\{)"
-    r"|(?:\[TOOL_CALLS\]|^)\s*(?P<plain>[\w.-]+)(?:\[ARGS\])?(?=\{)"
-)
 # What may be before the arguments of a call, in a text that grows.
 _LONGEST_HEAD = 1024
-_SCALAR = re.compile(r"[^\s,}\]]+(?=[\s,}\]])")
-_MARK_OR_BRACKET = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
+
+
+def _new_id() -> str:
+    return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
 
 
 @dataclass(slots=True)
@@ -39,7 +38,7 @@ class ToolCall:
 
     name: str
     arguments: str
-    id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
+    id: str = field(default_factory=_new_id)
 
 
 @dataclass(slots=True)
@@ -104,18 +103,19 @@ class MessageParser:
     """Finds the parts of one answer as it grows.
 
     Args:
-        tools: names of those that may be called.
+        tools: that may be called: the schemas of their arguments, by their names.
         reasons: whether the model's template knows reasoning between <think> and </think>.
         starts_in_reasoning: whether the prompt ended with <think>.
     """
 
-    def __init__(self, tools: Collection[str], reasons: bool, starts_in_reasoning: bool) -> None:
+    def __init__(self, tools: Schemas, reasons: bool, starts_in_reasoning: bool) -> None:
         self._tools, self._reasons, self._starts = tools, reasons, starts_in_reasoning
+        self._forms = CallForms(tools)
         self._begin: int | None = None  # of calls, where that is certain
         self._num_searched = 0  # characters without a mark
         self._whole: list[ToolCall] = []
         self._num_read = 0  # characters that no further call begins in
-        self._open: _Arguments | None = None
+        self._open: JsonArguments | None = None
         self._shown: ToolCall | None = None  # the call that has begun, if a client may have seen it
 
     @property
@@ -174,40 +174,36 @@ class MessageParser:
         if found:
             return self._begin
         text = text.lstrip()
+        if text and self._forms.begins(text, finished):
+            return 0
         json_call = _JSON_CALL.match(text)
-        if json_call is not None:
-            key = json_call["key"]
-            last = json_call.end() == len(text)
-            if key is None:
-                return 0 if last and not finished else None
-            if key in _KEYS or (last and any(known.startswith(key) for known in _KEYS)):
-                return 0
-        if (named := _NAMED_CALL.match(text)) is not None:
-            last = named.end() == len(text) and not finished
-            known = [name for name in self._tools if name.startswith(named["name"])]
-            if (named["begins"] and named["name"] in known) or (known and last):
-                return 0
-        return None
+        if json_call is None:
+            return None
+        key, is_open = json_call["key"], json_call.end() == len(text)
+        if key is None:
+            return 0 if is_open and not finished else None
+        is_known = key in _KEYS or (is_open and any(known.startswith(key) for known in _KEYS))
+        return 0 if is_known else None
 
     def _calls(self, text: str, begin: int) -> list[ToolCall]:
         self._num_read = max(self._num_read, begin)
-        while (found := _CALL.search(text, self._num_read)) is not None:
-            name = found["name"] or found["function"] or found["plain"]
-            if self._open is None or self._open.start != found.end():
-                self._open = _Arguments(found.end())
-            end = self._open.read(text)
+        while (head := self._forms.next(text, self._num_read)) is not None:
+            if self._open is None or self._open.start != head.end():
+                self._open = self._forms.reader(head)
+            reader = self._open
+            end = reader.read(text)
             if end is None:
-                if name not in self._tools or not text.startswith("{", found.end()):
+                is_known = reader.name in self._tools
+                if not is_known or not reader.streams or not text.startswith("{", reader.start):
                     return list(self._whole)
-                call = self._shown or ToolCall(name, "")
-                self._shown = replace(call, arguments=text[found.end() :])
+                self._shown = replace(self._shown or _called(reader), arguments=text[reader.start :])
                 return [*self._whole, self._shown]
             self._num_read = end
-            arguments = self._open.whole
+            arguments = reader.whole
             if arguments is None and self._shown is not None:
-                arguments = text[found.end() : end]  # no JSON, but what was shown is not taken back
-            if name in self._tools and arguments is not None:
-                self._whole.append(replace(self._shown or ToolCall(name, ""), arguments=arguments))
+                arguments = text[reader.start : end]  # no JSON, but what was shown is not taken back
+            if reader.name in self._tools and arguments is not None:
+                self._whole.append(replace(self._shown or _called(reader), arguments=arguments))
             self._shown = None
         self._num_read = max(self._num_read, len(text) - _LONGEST_HEAD)
         return list(self._whole)
@@ -247,50 +243,9 @@ class MessageStream:
         return pieces
 
 
-class _Arguments:
-    """JSON that begins at `start` of a text that grows, and is read once.
-
-    Attributes:
-        whole: the arguments of a call as JSON in a text; `None`: it has not ended, or is no object.
-    """
-
-    def __init__(self, start: int) -> None:
-        self.start, self._at = start, start
-        self._depth, self._quoted = 0, False
-        self.whole: str | None = None
-
-    def read(self, text: str) -> int | None:
-        """Where it ends; `None`: it has not ended."""
-        end = self._found(text)
-        if end is not None:
-            self.whole = _arguments(text[self.start : end])
-        return end
-
-    def _found(self, text: str) -> int | None:
-        if text[self.start : self.start + 1] not in ("{", "[", '"'):
-            scalar = _SCALAR.match(text, self.start)
-            return scalar.end() if scalar else None
-        for found in _MARK_OR_BRACKET.finditer(text, self._at):
-            mark, self._at = found[0], found.end()
-            if mark == '"':
-                self._quoted = not self._quoted
-            elif not self._quoted and len(mark) == 1:
-                self._depth += (mark in "{[") - (mark in "}]")
-            if self._depth == 0 and not self._quoted:
-                return self._at
-        self._at = max(self._at, len(text) - text.endswith("\\"))
-        return None
-
-
-def _arguments(text: str) -> str | None:
-    """The arguments of a call as JSON in a text; `None`: they are none."""
-    try:
-        value = json.loads(text)
-        if isinstance(value, str):  # JSON in a text, as OpenAI's own interface has it
-            text, value = value, json.loads(value)
-    except (ValueError, RecursionError):
-        return None
-    return text if isinstance(value, dict) else "{}" if value is None else None
+def _called(reader: JsonArguments) -> ToolCall:
+    """A call whose arguments have not come."""
+    return ToolCall(reader.name, "", reader.id) if reader.id else ToolCall(reader.name, "")
 
 
 def _held_back(text: str, marks: Collection[str]) -> str:

@@ -10,14 +10,20 @@ function rate(answers) {
   return answers.reduce((sum, answer) => sum + answer.tokens - 1, 0) / seconds;
 }
 
+// Leave nothing of it.
+export function clear(at) {
+  for (const id of ["plain", "speculative", "plain-figures", "speculative-figures", "verdict"]) at(id).replaceChildren();
+}
+
 // `onSpeculative(answer)` is called while the second side is written.
 export async function compare(messages, options, signal, at, onSpeculative) {
   const sides = { plain: [], speculative: [] };
-  for (const id of ["plain", "speculative", "plain-figures", "speculative-figures", "verdict"]) at(id).replaceChildren();
+  clear(at);
   for (const side of ["plain", "speculative", "speculative", "plain"]) {
     const mine = side === "plain" ? { ...options, ...PLAIN } : options, answer = new Answer();
     sides[side].push(answer);
     await ask(messages, mine, signal, answer, () => {
+      if (signal.aborted) return; // what had come by then
       at(side).textContent = answer.text;
       showFigures(at(side + "-figures"), answer);
       if (side === "speculative") onSpeculative(answer);

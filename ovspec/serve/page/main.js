@@ -2,8 +2,8 @@
 
 import { allChats, forget, forgetAll, isKept, keep, newChat } from "./chats.js";
 import { draw } from "./charts.js";
-import { compare } from "./compare.js";
-import { Answer, ask, connect, NeedsKey, server } from "./server.js";
+import { clear, compare } from "./compare.js";
+import { Answer, ask, connect, NeedsKey, Refused, server } from "./server.js";
 import { addPictures, asSent, pictures, setPictures } from "./pictures.js";
 import { load, store } from "./stored.js";
 import { CAN_GO_ON, showFigures, showWords, turnOf } from "./turns.js";
@@ -11,6 +11,11 @@ import { CAN_GO_ON, showFigures, showWords, turnOf } from "./turns.js";
 const at = id => document.getElementById(id);
 const FIELDS = ["system", "longest", "temperature", "draft-tokens", "shown"], SETTINGS = "ovspec-settings";
 const answers = new WeakMap(); // of messages: how they were written
+// Fields of the page by the server's names.
+const BY_PARAM = {
+  max_tokens: "longest", temperature: "temperature", num_assistant_tokens: "draft-tokens", verify: "verify",
+  messages: "prompt", prompt: "prompt",
+};
 let chat = newChat(), stopper = null, editing = null, view = "chat", drawn = null;
 
 // --- settings
@@ -20,20 +25,39 @@ function restore() {
   for (const id of FIELDS) {
     if (id in saved) at(id)[at(id).type === "checkbox" ? "checked" : "value"] = saved[id];
     at(id).addEventListener("change", () => {
-      const values = FIELDS.map(name => [name, at(name).type === "checkbox" ? at(name).checked : at(name).value]);
-      store(SETTINGS, Object.fromEntries(values));
+      storeSettings();
       if (id === "shown") showHow();
     });
   }
 }
 
+function storeSettings() {
+  const values = FIELDS.map(name => [name, at(name).type === "checkbox" ? at(name).checked : at(name).value]);
+  store(SETTINGS, Object.fromEntries(values));
+}
+
+const label = id => at(id).labels[0].firstChild.textContent.trim();
+
+// Lead to the field that something is wrong with.
+function leadTo(id) {
+  if (at("settings").contains(at(id))) openPanel("settings", true);
+  at(id).focus();
+}
+
+// What went wrong, in words of the page.
+function inWords(error) {
+  const id = error instanceof Refused ? BY_PARAM[error.param] : undefined;
+  if (!id) return String(error.message || error);
+  leadTo(id);
+  return error.message.replace(new RegExp(`^${error.param}[^:= ]*[:=] ?`), `${label(id)}: `);
+}
+
 function number(id) {
   const field = at(id);
   if (!field.checkValidity()) {
-    const most = field.max ? ` to ${field.max}` : "", name = field.parentElement.textContent.trim();
-    openPanel("settings", true);
-    field.focus();
-    throw new Error(`${name}: ${field.value || "no number"}; enter a number from ${field.min}${most}${field.step === "1" ? " without decimals" : ""}.`);
+    const most = field.max ? ` to ${field.max}` : "";
+    leadTo(id);
+    throw new Error(`${label(id)}: ${field.value || "no number"}; enter a number from ${field.min}${most}${field.step === "1" ? " without decimals" : ""}.`);
   }
   return field.value === "" ? undefined : Number(field.value);
 }
@@ -114,6 +138,17 @@ function openChat(one) {
   showChats();
   toEnd();
   at("prompt").focus();
+}
+
+// Forget all that was written here, and the instructions that stand in the settings.
+function forgetEverything() {
+  forgetAll();
+  forgetOpen();
+  clear(at);
+  at("system").value = "";
+  storeSettings();
+  fill("");
+  grow();
 }
 
 // Forget the open chat, whose answer may still be written.
@@ -218,7 +253,7 @@ async function run(work) {
     await work();
   } catch (error) {
     if (error instanceof NeedsKey) at("key-row").hidden = false;
-    if (error.name !== "AbortError") at("error").textContent = String(error.message || error);
+    if (error.name !== "AbortError") at("error").textContent = inWords(error);
   } finally {
     stopper = null;
     at("send").hidden = false;
@@ -296,9 +331,9 @@ at("send").onclick = send;
 at("stop").onclick = () => stopper && stopper.abort();
 at("new-chat").onclick = () => openChat(newChat());
 at("forget-all").onclick = () => {
-  if (at("forget-all").dataset.sure) { forgetAll(); forgetOpen(); }
+  if (at("forget-all").dataset.sure) forgetEverything();
   at("forget-all").dataset.sure = at("forget-all").dataset.sure ? "" : "yes";
-  at("forget-all").textContent = at("forget-all").dataset.sure ? "Forget all: press again" : "Forget all chats";
+  at("forget-all").textContent = at("forget-all").dataset.sure ? "Forget all: press again" : "Forget all chats and instructions";
 };
 at("key-row").onsubmit = event => { event.preventDefault(); server.key = at("key").value.trim(); start(); };
 async function take(files) {

@@ -10,6 +10,14 @@ function headers() {
 
 export class NeedsKey extends Error {}
 
+// What the server refuses, with the name that it has for the field.
+export class Refused extends Error {
+  constructor({ message, param }) {
+    super(message);
+    this.param = param;
+  }
+}
+
 async function reach(path, options) {
   let response;
   try {
@@ -23,7 +31,8 @@ async function reach(path, options) {
     throw new NeedsKey(server.key ? "The server does not know this API key: enter another one." : "The server wants an API key: enter it above.");
   }
   const body = await response.json().catch(() => null);
-  throw new Error(body && body.error ? body.error.message : `The server answered with status ${response.status}: look into its log.`);
+  if (body && body.error) throw new Refused(body.error);
+  throw new Error(`The server answered with status ${response.status}: look into its log.`);
 }
 
 // What the server serves; throws NeedsKey.
@@ -45,7 +54,7 @@ async function* events(response) {
       const data = part.replace(/^data: /, "");
       if (data === "[DONE]") return;
       const body = JSON.parse(data);
-      if (body.error) throw new Error(body.error.message);
+      if (body.error) throw new Refused(body.error);
       yield body;
     }
   }

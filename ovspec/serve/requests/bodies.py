@@ -19,6 +19,7 @@ from ovspec.serve.requests.strict_body import (
     Text,
     TokenIds,
     Whole,
+    WordOr,
 )
 from ovspec.serve.requests.tool_fields import MAX_TOOLS, NamedTool, Tool, restricts_calls
 
@@ -108,6 +109,12 @@ class AnswerBody(StrictBody):
     user: Text | None = None
     service_tier: Annotated[None, OffExcept("auto", "default")] = None
     store: OffFalse = None
+    moderation: Off = None
+    # Of OpenAI's cache, and whom it bills or bans: nothing of an answer depends on them.
+    prompt_cache_key: Text | None = None
+    prompt_cache_retention: Text | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    safety_identifier: Text | None = None
 
     top_k: Annotated[Whole | None, BeforeValidator(_all_tokens)] = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, lt=1, strict=True)
@@ -155,7 +162,7 @@ class GenerationBody(AnswerBody):
     """Fields that both kinds of completion have."""
 
     n: Whole = Field(1, ge=1, le=MAX_CHOICES)
-    max_tokens: Whole | None = Field(None, ge=1)
+    max_tokens: Whole | None = Field(None, ge=0)
     stream_options: StreamOptions | None = None
     metadata: OffList = None
 
@@ -209,7 +216,6 @@ class CompletionBody(GenerationBody):
     logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     best_of: Whole | None = Field(None, ge=1, le=MAX_CHOICES)
     echo: Flag = False
-    max_tokens: Whole | None = Field(None, ge=0)
     suffix: Text | None = None
 
     @property
@@ -222,12 +228,12 @@ class ChatBody(GenerationBody):
     """The body of `/v1/chat/completions`."""
 
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
-    max_completion_tokens: Whole | None = Field(None, ge=1)
+    max_completion_tokens: Whole | None = Field(None, ge=0)
     special_tokens_in_content: Flag = False
     logprobs: Flag | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: WordOr[Literal["none", "auto", "required"], NamedTool] | None = None
     parallel_tool_calls: Flag | None = None
     functions: OffList = None
     function_call: Annotated[None, OffExcept("none")] = None
@@ -238,7 +244,7 @@ class ChatBody(GenerationBody):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: Flag = True
     continue_final_message: Flag = False
-    verbosity: Off = None
+    verbosity: Annotated[None, OffExcept("medium")] = None
     web_search_options: Off = None
 
     @property

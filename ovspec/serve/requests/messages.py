@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ovspec.serve.requests.strict_body import Off, OffList, StrictBody, Text
+from ovspec.serve.requests.strict_body import Off, OffList, StrictBody, Text, TextOr
 from ovspec.serve.requests.tool_fields import ToolName
 
 MAX_MESSAGES = 4096
@@ -21,6 +24,7 @@ class TextPart(StrictBody):
     type: Literal["text"]
     text: Text
     cache_control: dict[str, Any] | None = None
+    prompt_cache_breakpoint: dict[str, Any] | None = None
 
 
 class ImageUrl(StrictBody):
@@ -36,6 +40,7 @@ class ImagePart(StrictBody):
     type: Literal["image_url"]
     image_url: ImageUrl
     cache_control: dict[str, Any] | None = None
+    prompt_cache_breakpoint: dict[str, Any] | None = None
 
 
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
@@ -72,7 +77,7 @@ class Message(StrictBody):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | Annotated[list[Part], Field(fail_fast=True, max_length=MAX_PARTS)] | None = None
+    content: TextOr[Annotated[list[Part], Field(fail_fast=True, max_length=MAX_PARTS)]] | None = None
     type: Literal["message"] | None = None
     name: Text | None = None
     cache_control: dict[str, Any] | None = None
@@ -142,6 +147,24 @@ class Message(StrictBody):
                 for call in self.tool_calls
             ]
         return found
+
+
+def with_short_ids(written: Sequence[dict[str, Any]]) -> None:
+    """Give the calls of templated messages the ids that Mistral's templates take: nine letters and digits.
+
+    The same id is always given the same one.
+    """
+    for message in written:
+        if "tool_call_id" in message:
+            message["tool_call_id"] = _short(message["tool_call_id"])
+        for call in message.get("tool_calls", ()):
+            call["id"] = _short(call["id"])
+
+
+def _short(given: str) -> str:
+    if re.fullmatch("[A-Za-z0-9]{9}", given):
+        return given
+    return base64.b32encode(hashlib.sha256(given.encode()).digest())[:9].decode()
 
 
 def have_pictures(messages: Sequence[Message]) -> bool:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from ovspec.serve.requests.api_error import ApiError
 from ovspec.serve.requests.bodies import MAX_TOP_LOGPROBS, AnswerBody, ChatBody
 from ovspec.serve.requests.messages import MAX_MESSAGES, MAX_PARTS, Arguments
-from ovspec.serve.requests.strict_body import Flag, Off, OffExcept, OffFalse, OffList, StrictBody, Text, Whole
+from ovspec.serve.requests.strict_body import (
+    Flag,
+    Off,
+    OffExcept,
+    OffFalse,
+    OffList,
+    StrictBody,
+    Text,
+    TextOr,
+    Whole,
+    WordOr,
+)
 from ovspec.serve.requests.tool_fields import MAX_TOOLS, Function, FunctionName, ToolName, restricts_calls
 
 
@@ -20,17 +31,10 @@ class ResponsePart(StrictBody):
     text: Text
     annotations: OffList = None
     logprobs: list[Any] | None = None
+    prompt_cache_breakpoint: dict[str, Any] | None = None
 
 
 Parts = Annotated[list[ResponsePart], Field(fail_fast=True, max_length=MAX_PARTS)]
-
-
-Listed = TypeVar("Listed")
-# An error is reported for the form that was sent only, text or list; places leave names in brackets out.
-TextOr = Annotated[
-    Annotated[Text, Tag("[text]")] | Annotated[Listed, Tag("[list]")],
-    Discriminator(lambda value: "[list]" if isinstance(value, list) else "[text]"),
-]
 
 
 class ResponseItem(StrictBody):
@@ -56,6 +60,9 @@ class ResponseCall(ResponseItem):
     call_id: Text
     name: ToolName
     arguments: Arguments
+    caller: Annotated[None, OffExcept({"type": "direct"})] = None
+    namespace: Off = None
+    async_: OffFalse = Field(None, alias="async")
 
 
 class ResponseCallOutput(ResponseItem):
@@ -63,7 +70,10 @@ class ResponseCallOutput(ResponseItem):
 
     type: Literal["function_call_output"]
     call_id: Text
+    caller: Annotated[None, OffExcept({"type": "direct"})] = None
     output: TextOr[Parts]
+    name: ToolName | None = None
+    namespace: Off = None
 
 
 class ResponseReasoning(ResponseItem):
@@ -92,6 +102,10 @@ class ResponseFunction(Function):
     """A function that the model may ask to call; there are no other tools."""
 
     type: Literal["function"]
+    allowed_callers: Annotated[None, OffExcept(["direct"])] = None
+    defer_loading: OffFalse = None
+    output_schema: Off = None
+    async_: OffFalse = Field(None, alias="async")
 
 
 class ResponseNamedFunction(FunctionName):
@@ -133,6 +147,8 @@ class ResponseEffort(StrictBody):
     """Settings of reasoning; a summary is made where a model does so, and here none does."""
 
     effort: Text | None = None
+    context: Annotated[None, OffExcept("auto")] = None
+    mode: Annotated[None, OffExcept("standard")] = None
     summary: Annotated[None, OffExcept("auto")] = None
     generate_summary: Off = None
 
@@ -152,7 +168,7 @@ class ResponseBody(AnswerBody):
     text: ResponseText | None = None
     reasoning: ResponseEffort | None = None
     tools: Annotated[list[ResponseFunction], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ResponseNamedFunction | None = None
+    tool_choice: WordOr[Literal["none", "auto", "required"], ResponseNamedFunction] | None = None
     parallel_tool_calls: Flag | None = None
     include: (
         Annotated[
@@ -165,11 +181,12 @@ class ResponseBody(AnswerBody):
     chat_template_kwargs: dict[str, Any] | None = None
     special_tokens_in_content: Flag = False
 
-    prompt_cache_key: Text | None = None
-    safety_identifier: Text | None = None
     stream_options: ResponseStreamOptions | None = None
     truncation: Annotated[None, OffExcept("disabled")] = None
     background: OffFalse = None
+    background_options: Off = None
+    access_programs: Off = None
+    image: Off = None
     previous_response_id: Off = None
     conversation: Off = None
     prompt: Off = None
@@ -266,7 +283,10 @@ def _unfollowed(place: int) -> ApiError:
 
 
 def _tool(given: ResponseFunction) -> dict[str, Any]:
-    return {"type": "function", "function": given.model_dump(exclude={"type"}, exclude_none=True)}
+    return {
+        "type": "function",
+        "function": given.model_dump(include=set(Function.model_fields), exclude_none=True),
+    }
 
 
 def _text(content: str | list[ResponsePart]) -> str:

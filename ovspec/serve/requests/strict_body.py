@@ -11,10 +11,12 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PrivateAttr,
+    Tag,
     ValidationError,
     ValidationInfo,
     model_validator,
@@ -80,6 +82,18 @@ Text = Annotated[str, Field(strict=True), AfterValidator(_whole_characters)]
 Flag = Annotated[bool, Field(strict=True)]
 Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole_number)]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+# An error is reported for the form that was sent only; places leave names in brackets out.
+Listed = TypeVar("Listed")
+Word = TypeVar("Word")
+Named = TypeVar("Named")
+TextOr = Annotated[
+    Annotated[Text, Tag("[text]")] | Annotated[Listed, Tag("[list]")],
+    Discriminator(lambda value: "[list]" if isinstance(value, list) else "[text]"),
+]
+WordOr = Annotated[
+    Annotated[Word, Tag("[word]")] | Annotated[Named, Tag("[object]")],
+    Discriminator(lambda value: "[object]" if isinstance(value, (dict, BaseModel)) else "[word]"),
+]
 # A client is told the first fault only; to collect all of them takes 2 kB for each entry of a list.
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 
@@ -121,16 +135,17 @@ class StrictBody(BaseModel):
         ignored: dict[str, None] | None = info.context
         known, extra = {}, None
         for name, entry in value.items():
-            if name not in fields:
+            if name in fields:
+                if entry is not None or fields[name].is_required():
+                    known[name] = entry
+            elif entry is not None:
                 extra = extra or name  # of many one is enough, for the same reason
-            elif entry is not None or fields[name].is_required():
-                known[name] = entry
         if extra is None:
             return known
         if ignored is None:
             return {**known, extra: value[extra]}
-        for name in value:
-            if name not in fields and len(ignored) < MAX_IGNORED:
+        for name, entry in value.items():
+            if name not in fields and entry is not None and len(ignored) < MAX_IGNORED:
                 ignored[_part(name)] = None
         return known
 
@@ -167,7 +182,10 @@ class StrictBody(BaseModel):
 
 def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
     """The first fault of a body, by the name of its field."""
-    fault = error.errors(include_url=False)[0]
+    faults = error.errors(include_url=False)
+    # What an object of another type lacks is no news.
+    beside = (*faults[0]["loc"][:-1], "type")
+    fault = next((one for one in faults if one["loc"] == beside), faults[0])
     # A list of alternatives (text or tokens) names the alternative in the place; the user knows the field.
     field = _part(fault["loc"][0]) if fault["loc"] else "body"
     place = ".".join(_part(part) for part in fault["loc"] if not _names_a_type(part))
@@ -180,6 +198,14 @@ def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
         return ApiError(400, f"{place}: there is no such field; known are {known}", field, "unknown_field")
     if fault["type"] == "missing":
         return ApiError(400, f"{place}: is missing; give it", field, "missing_field")
+    if (expected := fault.get("ctx", {}).get("expected_tags")) is not None:  # of objects by their types
+        place, shown = f"{place}.type", _shown(fault["input"]["type"])
+    elif fault["type"] == "literal_error" and fault["loc"][-1] == "type":
+        expected = fault["ctx"]["expected"]
+    if expected is not None:
+        message = f"is not supported; possible: {expected}"
+    if fault["type"] == "union_tag_not_found":
+        message = "expected an object with a type"
     return ApiError(400, f"{place}={shown}: {message[:1].lower()}{message[1:]}", field, "invalid_value")
 
 

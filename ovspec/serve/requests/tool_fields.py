@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ovspec.serve.requests.argument_schema import ArgumentSchema
 from ovspec.serve.requests.strict_body import Flag, StrictBody, Text
 
 MAX_TOOLS = 128
@@ -23,7 +24,7 @@ class Function(StrictBody):
 
     name: ToolName
     description: Text | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: ArgumentSchema | None = None
     strict: Flag | None = None
 
 

@@ -42,8 +42,8 @@ def to_paged(model: ov.Model) -> TransformReport:
         )
     biased = biased_attention(model)
     lost = ValueError(
-        f"layer {biased}: its mask adds a bias to the scores (ALiBi) in a form that the stock paged "
-        "attention transform does not know; run this model with optimum-intel instead"
+        "the model adds a bias to the scores (ALiBi) in a form that OpenVINO's paged attention loses; run it "
+        "with optimum-intel instead"
     )
     read_positions(model)
     try:

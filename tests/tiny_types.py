@@ -42,6 +42,18 @@ _EXTRAS: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global"], 2]]},
     **{key: {"num_key_value_heads": 4} for key in ("phi", "persimmon")},
     "qwen3_5_moe_text": {"layer_types": ["linear_attention", "full_attention"]},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
+        "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 64},
+    },
+    "zamba2": {
+        "layer_types": ["mamba", "hybrid"],
+        "layers_block_type": ["mamba", "hybrid"],
+        "hybrid_layer_ids": [1],
+        "n_mamba_heads": 8,
+        "mamba_headdim": 16,
+        "adapter_rank": 8,
+    },
 }
 
 

@@ -33,6 +33,7 @@ from ovspec.graphs.layer_programs import LayerPrograms, layer_programs
 from ovspec.memory.memory_plan import plan_memory
 from ovspec.operations.native_attention import why_not_native
 from ovspec.operations.row_rounding import row_bits
+from ovspec.proofs.bf16_products import check_bf16_products, verdict_on_products
 from ovspec.proofs.promises import promises
 from ovspec.proofs.row_check import check_rows
 from ovspec_models import ModelInfo, OvspecConfig
@@ -56,7 +57,11 @@ _SHAPE = (
     help="With FOLDER: estimate times too, from a measurement of the memory that takes 1 GiB of it.",
 )
 @click.option("--program", is_flag=True, help="With FOLDER: print the steps of its decoder layers.")
-@click.option("--self-check", is_flag=True, help="Run every native operation against its reference.")
+@click.option(
+    "--self-check",
+    is_flag=True,
+    help="Run every native operation, and OpenVINO's products in bf16, against their references.",
+)
 @typed_option(
     "--model",
     MODEL,
@@ -111,13 +116,15 @@ def info(
         raise ValueError(f"--adapter {adapters[0]} is for the plan of memory: give --context TOKENS too")
     if context is not None:
         facts["memory"] = memory_facts(folder, context, adapters)
-    checks = run_self_check() if self_check else []
+    checks, products = (run_self_check(), check_bf16_products()) if self_check else ([], [])
     if self_check:
-        facts["self_check"] = [{**asdict(check), "ok": check.ok} for check in checks]
+        for name, found in (("self_check", checks), ("bf16_products", products)):
+            facts[name] = [{**asdict(check), "ok": check.ok} for check in found]
     rows = check_rows(model, splits or 30, properties_from(properties)) if model is not None else None
     if rows is not None:
         facts["rows"] = asdict(rows)
-    said = verdict(checks, facts["installation"]["processor"]) if checks else ""
+    where = facts["installation"]["processor"]
+    said = f"{verdict(checks, where)}; {verdict_on_products(products, where)}" if checks else ""
     if checks:
         facts["verdict"] = said
     if as_json:
@@ -132,7 +139,8 @@ def info(
                 for choice, reasons in facts["identical_output"].items()
             }
         for title, entries in facts.items():
-            show(title, entries)
+            if entries != []:
+                show(title, entries)
         if steps is not None:
             show_program(steps)
         if memory is not None:
@@ -143,7 +151,7 @@ def info(
         click.echo(f"ovspec: error: {model}: a row depends on its pass: {rows.difference}", err=True)
     if said and not as_json:
         click.echo(said)
-    failed = any(not check.ok for check in checks)
+    failed = any(not check.ok for check in (*checks, *products))
     return 1 if failed or (rows is not None and rows.difference) else 0
 
 

@@ -112,6 +112,10 @@ def test_self_check_is_green() -> None:
     assert all(check["ok"] for check in checks)
     verdict = json.loads(run.stdout)["verdict"]
     assert verdict.startswith(f"all 8 operations agree with their references in all {len(checks)} checks on ")
+    products = json.loads(run.stdout)["bf16_products"]
+    assert all(check["ok"] for check in products)
+    what = f"agree with f64 in all {len(products)} checks" if products else "were not checked: "
+    assert f"; OpenVINO's own bf16 products {what}" in verdict
 
 
 def test_a_self_check_ends_with_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +129,7 @@ def test_a_self_check_ends_with_its_verdict(monkeypatch: pytest.MonkeyPatch) -> 
             run = ovspec("info", "--self-check", *json_flag)
             told = json.loads(run.stdout)["verdict"] if json_flag else run.stdout.splitlines()[-1]
             assert run.returncode == code and told.startswith(expected), run
-    assert told.endswith("CacheWrite (avx512); use none of their results")
+    assert "CacheWrite (avx512); use none of their results; OpenVINO's own" in told
 
 
 def test_demo_shows_every_mode() -> None:

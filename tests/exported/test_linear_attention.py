@@ -15,7 +15,7 @@ from commands import ovspec as command
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from openvino_genai import GenerationConfig
+from openvino_genai import GenerationConfig, SchedulerConfig
 from settings import F32
 from tiers import by_tier
 from tiny_checkpoints import TINY, export_tiny, save_checkpoint
@@ -43,6 +43,7 @@ from ovspec_transforms.graph import ancestors, nodes_of_type
 
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 
+HYBRIDS = ("Qwen3.5", "Qwen3-Next", "Granite 4 hybrid", "LFM2", "LFM2-MoE")
 LENGTHS = (150, 97, 33, 2)
 NEW_TOKENS = 40
 SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "rng_seed": 11}
@@ -73,7 +74,23 @@ class Mistaken:
         return [token + 1 if bad else token for token, bad in zip(right, mistakes, strict=True)], None, None
 
 
-@pytest.fixture(scope="module", params=by_tier(["Qwen3.5", "Granite 4 hybrid"], ["Qwen3.5"]))
+class Rejected:
+    """Drafts of every length up to `longest`, each wrong once at every place, one behind the other."""
+
+    def __init__(self, text: list[int], longest: int) -> None:
+        self._text = text
+        self.todo = [(length, right) for length in range(1, longest + 1) for right in range(length)]
+
+    def propose(self, context: list[int], k: int) -> tuple[list[int], None, None]:
+        if not self.todo or k < self.todo[0][0]:
+            return [], None, None
+        length, right = self.todo.pop(0)
+        draft = self._text[len(context) : len(context) + length]
+        draft[right] += 1
+        return draft, None, None
+
+
+@pytest.fixture(scope="module", params=by_tier(HYBRIDS, ["Qwen3.5"]))
 def folder(request: pytest.FixtureRequest, exported_family: Callable[[str], Path]) -> Path:
     return exported_family(request.param)
 
@@ -136,6 +153,19 @@ def test_text_is_that_of_plain_decoding(
     engine = LLMEngine(runner, drafter, MODES[mode], max_num_batched_tokens=64)
     options = SAMPLING if sampled else {}
     assert answers(engine, texts, num_assistant_tokens=count, **options) == texts
+
+
+@pytest.mark.parametrize("mode", by_tier(["dense", "commit"], ["dense"]))
+def test_drafts_are_rejected_at_every_length(
+    runner: ModelRunner, plain: Callable[[bool], list[list[int]]], mode: str
+) -> None:
+    """Without a prefix cache, as all other tests have one."""
+    for text, length in zip(plain(False), LENGTHS, strict=True):
+        drafter = Rejected(text, 5)
+        engine = LLMEngine(runner, UserDrafter(drafter, 4096), MODES[mode], prefix_cache_bytes=0)
+        request = Request("0", text[:length], settings_of(num_assistant_tokens=5))
+        assert engine.generate([request])["0"] == text[length:]
+        assert drafter.todo == [] or mode == "commit"  # whose last pieces are shorter
 
 
 def test_a_rollback_of_keys_and_values_alone_is_noticed(
@@ -201,9 +231,12 @@ def test_a_preempted_request_is_read_again(
 
 def test_nothing_is_shared(folder: Path, prompt: NDArray[np.int64]) -> None:
     """Keys and values of a beginning are there, the state behind it is not."""
-    pipe = ovspec.LLMPipeline(folder, "CPU", **F32)
-    first, second = (pipe.generate(ov.Tensor(prompt[None]), max_new_tokens=5).tokens for _ in range(2))
-    assert first == second and pipe.engine.engine.target.blocks.hits == 0
+    texts, scheduler = [], SchedulerConfig()
+    for scheduler.enable_prefix_caching in (True, False):
+        pipe = ovspec.LLMPipeline(folder, "CPU", scheduler_config=scheduler, **F32)
+        texts += [pipe.generate(ov.Tensor(prompt[None]), max_new_tokens=5).tokens for _ in range(2)]
+        assert pipe.engine.engine.target.blocks.hits == 0
+    assert texts == 4 * texts[:1]
 
 
 def test_slots(runner: ModelRunner, prompt: NDArray[np.int64]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from hunts.differential_switches import draw_switches
 from tiny_checkpoints import TINY, VOCAB, Tiny
 
 #: ALiBi that the plugin loses is refused.
@@ -26,8 +27,17 @@ _UNTIED = (
     *("GPT-OSS", "Falcon", "Falcon, new architecture", "Bloom", "Gemma", "Gemma 2", "Gemma 3", "Gemma 3n"),
     "Cohere",
 )
-#: What layers without keys and values are called.
-_WITH_STATES = {"Qwen3.5": "linear_attention", "LFM2": "conv", "LFM2-MoE": "conv"}
+# Of them, those whose hidden size transformers wants to be a multiple of their number.
+_MULTIPLE = ("Llama", "Gemma 2", "Gemma 3")
+_GRANITE_4 = ("Granite 4 hybrid", "Granite 4 hybrid, no positions and experts")
+#: What layers with a state in place of keys and values are called, and the others.
+_WITH_STATES = {
+    **dict.fromkeys(("Qwen3.5", "Qwen3-Next"), ("linear_attention", "full_attention")),
+    **dict.fromkeys(("LFM2", "LFM2-MoE"), ("conv", "full_attention")),
+    **dict.fromkeys(_GRANITE_4, ("mamba", "attention")),
+}
+#: Layers of families that have lists with a value for each, or share the keys of earlier ones.
+_LAYERS = {"Gemma 3n": 4, "Gemma 4": 4, "Gemma 4, experts": 2}
 
 
 @dataclass(frozen=True)
@@ -101,21 +111,30 @@ def _setting(rng: Random) -> Setting:
 
 
 def _sizes(rng: Random, family: str) -> dict[str, Any]:
-    # Gemma 3n has lists with a value for every layer of the tiny checkpoint.
-    layers, kv_heads = 4 if family == "Gemma 3n" else rng.randint(1, 4), rng.choice((1, 2, 3))
+    sizes: dict[str, Any]
+    layers = _LAYERS.get(family) or rng.randint(2 if family in _WITH_STATES else 1, 4)
+    kv_heads = rng.choice((1, 2, 3))
     heads = kv_heads * rng.choice((1, 2, 3, 4))
     head = rng.choice((16, 16, 24, 32, 48, 64, 80, 96, 128))
     free = family in _FREE_HEADS
     hidden = 32 * rng.randint(1, 6) if free else heads * head
+    if family in _MULTIPLE:
+        hidden = heads * 16 * rng.randint(1, 2)
     if family == "Bloom":
-        return {"n_layer": layers, "n_head": heads, "hidden_size": hidden}
-    sizes: dict[str, Any] = {"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": hidden}
+        sizes = {"n_layer": layers, "n_head": heads, "hidden_size": hidden}
+        return {**sizes, **draw_switches(rng, family)}
+    sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": hidden}
     if family.startswith("Falcon"):
-        return {**sizes, **({"num_kv_heads": kv_heads} if "new" in family else {})}
+        shared = {"num_kv_heads": kv_heads} if "new" in family else {}
+        return {**sizes, **shared, **draw_switches(rng, family)}
     sizes |= {"num_key_value_heads": kv_heads, "intermediate_size": 32 * rng.randint(1, 6)}
     sizes["vocab_size"] = rng.choice((VOCAB, VOCAB, VOCAB + 64, 5003))
     if free:
         sizes["head_dim"] = head
+    if family in _GRANITE_4:  # an inner size of twice the hidden one
+        sizes["mamba_n_heads"] = hidden // 8
+    if family == "Llama 4":
+        sizes["no_rope_layers"] = [rng.randrange(2) for _ in range(layers)]
     if family in ("Gemma 2", "Gemma 3"):
         sizes["query_pre_attn_scalar"] = head
     if family not in _UNTIED:
@@ -125,6 +144,7 @@ def _sizes(rng: Random, family: str) -> dict[str, Any]:
         **_rope(rng, family, hidden // heads),
         **_windows(rng, family, layers),
         **_experts(rng, family),
+        **draw_switches(rng, family),
     }
 
 
@@ -133,10 +153,12 @@ def _rope(rng: Random, family: str, head: int) -> dict[str, Any]:
     if family == "SmolLM3":
         return {"no_rope_layers": [rng.randrange(2) for _ in range(4)]}
     if family == "Phi-3":
-        rope = TINY[family].sizes["rope_parameters"]
+        part = rng.choice((0.5, 0.75, 1.0))
+        rope = {**TINY[family].sizes["rope_parameters"], "partial_rotary_factor": part}
         factors = {"short_factor": 1.0 + rng.random(), "long_factor": 2.0 + 4 * rng.random()}
-        scaled = {name: [first + 0.1 * i for i in range(head // 2)] for name, first in factors.items()}
-        return {"rope_parameters": {**rope, **scaled}}
+        for name, first in factors.items():
+            rope[name] = [first + 0.1 * i for i in range(int(head * part) // 2)]
+        return {"rope_parameters": rope}
     if family not in _ROPE:
         return {}
     kinds: tuple[dict[str, Any], ...] = (
@@ -157,8 +179,8 @@ def _windows(rng: Random, family: str, layers: int) -> dict[str, Any]:
     if family in _MIXED_WINDOWS:
         return {"sliding_window": window, "layer_types": [rng.choice(kinds) for _ in range(layers)]}
     if family in _WITH_STATES:
-        kinds = (_WITH_STATES[family], "full_attention")
-        return {"layer_types": [rng.choice(kinds) for _ in range(layers)]}
+        kinds = _WITH_STATES[family]  # transformers computes no model of one kind alone
+        return {"layer_types": rng.sample([*kinds, *rng.choices(kinds, k=layers - 2)], layers)}
     return {}
 
 

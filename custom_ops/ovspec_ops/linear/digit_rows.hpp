@@ -67,15 +67,17 @@ OVSPEC_INLINE void pack(const LinearWeights& w, const float* values, std::size_t
 template <WeightFormat format> struct Scales;
 
 // Zero points are multiplied with the digits' sums in integers, because sums over whole rows are large
-// compared with the results.
+// compared with the results. Sums of what is not finite may be too large for that; the unit is NaN there.
 template <> struct Scales<WeightFormat::u8> {
     Vec scale;
     IVec zero_point;
 
     OVSPEC_INLINE_MEMBER Vec add(Vec total, IVec high, IVec low, const DigitSums& sums,
                                  std::size_t row) const {
-        const IVec highs = high - zero_point * sums.high[row], lows = low - zero_point * sums.low[row];
-        return fused(digits16::joined(highs, lows), scale, total);
+        const UVec zeros = (UVec)zero_point;
+        const UVec highs = (UVec)high - zeros * (std::uint32_t)sums.high[row];
+        const UVec lows = (UVec)low - zeros * (std::uint32_t)sums.low[row];
+        return fused(digits16::joined((IVec)highs, (IVec)lows), scale, total);
     }
 };
 

@@ -51,8 +51,8 @@ LEFT = {
         (3, {"PagedSelectiveSSM": 1, "PagedCausalConv1D": 1}),
     ),
     "Llama 4": (6, {"MatMul": 4}),  # experts in three dimensions
-    "LFM2": (3, {"MatMul": 1, "PagedCausalConv1D": 1}),
-    "LFM2-MoE": (4, {"MatMul": 1, "PagedCausalConv1D": 1}),
+    "LFM2": (3, {"PagedCausalConv1D": 1}),
+    "LFM2-MoE": (4, {"PagedCausalConv1D": 1}),
 }
 # Layers that GatedMLP can't take beside others that it can.
 PARTLY_GATED = ("Gemma 3n", "Gemma 4")

@@ -20,6 +20,7 @@ MODELS = {"model", "folder", "target", "draft_model", "include_path", "embedding
 TEXTS = {
     *("prompts", "data", "requests", "prompt_file", "jsonl", "chat_template", "file", "prefix_cache"),
     *("suffix_corpus", "questions", "documents", "store", "trace", "suite", "filler"),
+    *("json_schema", "grammar"),
 }
 OUTPUTS = {"answers", "output", "out", "json_path", "plot"}
 # A folder of caches is made where there is none. Pictures need another model: tests/pictures.

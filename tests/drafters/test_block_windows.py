@@ -144,7 +144,7 @@ def test_a_batch_of_prompts_is_answered_as_alone(tmp_path: Path) -> None:
         ({"use_sliding_window": False}, r"use_sliding_window of config\.json is False, expected true"),
         ({"use_sliding_window": None}, r"use_sliding_window of config\.json is None, expected true"),
         ({"use_sliding_window": 3}, r"use_sliding_window of config\.json is 3, expected true or false"),
-        ({"sliding_window_non_causal": "no"}, r"sliding_window_non_causal of config\.json is 'no', only"),
+        ({"sliding_window_non_causal": "no"}, r"sliding_window_non_causal of config\.json is 'no', expected"),
         ({"speculators_model_type": None}, "by a rule with no reference to test against"),
     ],
 )

@@ -30,6 +30,7 @@ _UNTIED = (
 # Of them, those whose hidden size transformers wants to be a multiple of their number.
 _MULTIPLE = ("Llama", "Gemma 2", "Gemma 3")
 _GRANITE_4 = ("Granite 4 hybrid", "Granite 4 hybrid, no positions and experts")
+_ATTENTION_ALONE = "Granite 4 hybrid, attention alone"
 #: What layers with a state in place of keys and values are called, and the others.
 _WITH_STATES = {
     **dict.fromkeys(("Qwen3.5", "Qwen3-Next"), ("linear_attention", "full_attention")),
@@ -131,8 +132,10 @@ def _sizes(rng: Random, family: str) -> dict[str, Any]:
     sizes["vocab_size"] = rng.choice((VOCAB, VOCAB, VOCAB + 64, 5003))
     if free:
         sizes["head_dim"] = head
-    if family in _GRANITE_4:  # an inner size of twice the hidden one
+    if family in (*_GRANITE_4, _ATTENTION_ALONE):  # an inner size of twice the hidden one
         sizes["mamba_n_heads"] = hidden // 8
+    if family == _ATTENTION_ALONE:
+        sizes["layer_types"] = ["attention"] * layers
     if family == "Llama 4":
         sizes["no_rope_layers"] = [rng.randrange(2) for _ in range(layers)]
     if family in ("Gemma 2", "Gemma 3"):

@@ -42,4 +42,8 @@ def structure_from(options: dict[str, Any]) -> StructuredOutputConfig | None:
 
 
 def _text(name: str, file: Path) -> str:
-    return read_utf8(f"{_OPTIONS[name]} {file}", lambda: file.read_text(encoding="utf-8"))
+    given = f"{_OPTIONS[name]} {file}"
+    text = read_utf8(given, lambda: file.read_text(encoding="utf-8"))
+    if not text.strip():
+        raise ValueError(f"{given} is empty; give a file that says what an answer looks like")
+    return text

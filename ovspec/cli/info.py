@@ -252,12 +252,8 @@ def head_facts(model: ModelInfo) -> dict[str, object]:
         "target_hidden_size": head.target_hidden_size,
         "target_layers": head.target_layers or "not said",
         "target_vocab_size": head.vocab_size,
-        **({"target": head.verifier} if head.verifier else {}),
-        **(
-            {"target_architectures": list(architectures)}
-            if (architectures := head.verifier_architectures)
-            else {}
-        ),
+        "target": head.verifier or "not said",
+        "target_architectures": list(head.verifier_architectures) or "not said",
         "embedding": "its own" if head.own_embedding else "the target's",
         "output_layer": "its own" if head.own_output else "the target's",
     }

@@ -23,10 +23,10 @@ from ovspec_ops.self_check import CheckResult
 # and more (2026.4.1, on a Zen 5).
 _SIZES = ((64, 64), (33, 130), (70, 602), (3072, 1024))
 _ROWS = (1, 2, 9, 64)
-# How weights lie in the graph; in the last form rows are bf16 in the graph itself.
-_FORMS = ("f32", "f16", "bf16", "int8", "bf16, bf16 rows")
+#: How weights lie in the graph; in the last form rows are bf16 in the graph itself.
+FORMS = ("f32", "f16", "bf16", "int8", "bf16, bf16 rows")
 _ONE_ROUNDING = 2.0**-8
-_PROPERTIES = {"INFERENCE_PRECISION_HINT": "bf16", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+PROPERTIES = {"INFERENCE_PRECISION_HINT": "bf16", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 
 
 def check_bf16_products() -> list[CheckResult]:
@@ -34,14 +34,14 @@ def check_bf16_products() -> list[CheckResult]:
     core = openvino_core()
     if "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         return []
-    return [check for form in _FORMS for size in _SIZES for check in _check(core, form, *size)]
+    return [check for form in FORMS for size in _SIZES for check in _check(core, form, *size)]
 
 
 def _check(core: ov.Core, form: str, outputs: int, inputs: int) -> Iterator[CheckResult]:
     rng = np.random.default_rng(9)
     integers = np.clip(np.rint(40 * rng.standard_normal((outputs, inputs))), -127, 127)
     scale = float(2.0 ** -np.rint(np.log2(40 * inputs**0.5)))
-    compiled = core.compile_model(product(integers, scale, form), "CPU", _PROPERTIES)
+    compiled = core.compile_model(product(integers, scale, form), "CPU", PROPERTIES)
     for count in _ROWS:
         rows = np.clip(np.rint(32 * rng.standard_normal((count, inputs))), -127, 127) / 32
         got = compiled([rows.astype(np.float32)])[0]
@@ -92,4 +92,7 @@ def verdict_on_products(checks: Sequence[CheckResult], processor: str) -> str:
             f"FAILED: OpenVINO's own bf16 products are wrong on {processor} in {len(wrong)} of {len(checks)} "
             f"checks ({named}), as in openvino#38256; run models with INFERENCE_PRECISION_HINT=f32"
         )
-    return f"OpenVINO's own bf16 products agree with f64 in all {len(checks)} checks"
+    return (
+        f"OpenVINO's own bf16 products agree with f64 in all {len(checks)} checks, whose rows have an even "
+        "number of values, as those of models do"
+    )

@@ -103,8 +103,9 @@ def test_info() -> None:
 
 def test_self_check_is_green() -> None:
     run = ovspec("info", "--self-check", "--json")
-    assert run.returncode == 0, run.stderr
-    checks = json.loads(run.stdout)["self_check"]
+    checks, products = (json.loads(run.stdout)[name] for name in ("self_check", "bf16_products"))
+    products_ok = all(check["ok"] for check in products)  # or OpenVINO is wrong on this processor
+    assert run.returncode == (0 if products_ok else 1), run.stderr
     operations = {check["name"].split()[0] for check in checks}
     attention = {"VerifyAttention", "CacheWrite", "BlockSelect", "KeySummary"}
     operations_of_ours = attention | {"DecoderLayers", "SparseMoE", "GatedMLP", "Linear"}
@@ -112,10 +113,8 @@ def test_self_check_is_green() -> None:
     assert all(check["ok"] for check in checks)
     verdict = json.loads(run.stdout)["verdict"]
     assert verdict.startswith(f"all 8 operations agree with their references in all {len(checks)} checks on ")
-    products = json.loads(run.stdout)["bf16_products"]
-    assert all(check["ok"] for check in products)
-    what = f"agree with f64 in all {len(products)} checks" if products else "were not checked: "
-    assert f"; OpenVINO's own bf16 products {what}" in verdict
+    right = f"agree with f64 in all {len(products)} checks" if products else "were not checked: "
+    assert f"OpenVINO's own bf16 products {right if products_ok else 'are wrong on '}" in verdict
 
 
 def test_a_self_check_ends_with_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +124,7 @@ def test_a_self_check_ends_with_its_verdict(monkeypatch: pytest.MonkeyPatch) -> 
         ([green, red], 1, "FAILED: on "),
     ):
         monkeypatch.setattr(sys.modules["ovspec.cli.info"], "run_self_check", lambda found=found: found)
+        monkeypatch.setattr(sys.modules["ovspec.cli.info"], "check_bf16_products", lambda: [green])
         for json_flag in ((), ("--json",)):
             run = ovspec("info", "--self-check", *json_flag)
             told = json.loads(run.stdout)["verdict"] if json_flag else run.stdout.splitlines()[-1]

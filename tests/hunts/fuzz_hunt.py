@@ -38,7 +38,7 @@ HANGS = 30.0
 GROWTH, WARM_UP, LEAST_INPUTS = 0.02, 0.5, 20_000
 MOST_FINDINGS = 20
 _TOLD_EVERY = 500
-_TELL_EVERY = 60.0  # seconds, a line of progress
+_PROGRESS_SECONDS = 60.0
 _PLACE = struct.Struct("QQdd")  # number, inputs so far, memory when warm, memory now
 
 
@@ -286,7 +286,7 @@ def _wait(report: Report, child: subprocess.Popen[Any], place: mmap.mmap) -> str
     last, since, told = b"", time.monotonic(), time.monotonic()
     while child.poll() is None:
         time.sleep(0.05)
-        if time.monotonic() - told > _TELL_EVERY:
+        if time.monotonic() - told > _PROGRESS_SECONDS:
             told, (number, *_) = time.monotonic(), _PLACE.unpack(place[: _PLACE.size])
             print(f"{report.hunt}: at {number}, {len(report.findings)} findings", file=sys.stderr, flush=True)
         if (now := place[: _PLACE.size]) != last or not any(now):

@@ -15,7 +15,7 @@ from openvino_genai import GenerationFinishReason
 
 from ovspec.generation.inputs import encode
 
-LENGTHS = ("max_new_tokens", "min_new_tokens")
+_LENGTHS = ("max_new_tokens", "min_new_tokens")
 
 
 @dataclass(frozen=True)
@@ -112,5 +112,5 @@ def _room(run: Run, asked: Asked) -> int:
 
 def _cut(ask: Ask, most: int) -> Ask:
     """The same, for so many tokens at most."""
-    limits = {name: min(ask.options[name], most) for name in LENGTHS if name in ask.options}
+    limits = {name: min(ask.options[name], most) for name in _LENGTHS if name in ask.options}
     return replace(ask, options={**ask.options, **limits})

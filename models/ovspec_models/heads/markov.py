@@ -87,7 +87,7 @@ def _state(arrays: Arrays) -> int:
 def _step(
     weights: CheckpointWeights, arrays: Arrays, place: Place, sizes: Sizes
 ) -> tuple[ov.Node, ov.Node | None]:
-    if _OUTPUT not in arrays:
+    if _OUTPUT not in arrays:  # without a Markov head; a result is no parameter
         return ops.add(place.logits, f32(0)), None
     before, rank, state = place.before, arrays[BEFORE].shape[1], None
     if _GATE in arrays:

@@ -16,7 +16,7 @@ INTERRUPTED = 130
 _OUT_OF_MEMORY = "std::bad_alloc"
 # Arguments whose options have another name.
 _PARAMETERS = {"interval": "commit_interval", "rng_seed": "seed"}
-# Of an answer: a field with fields of its own.
+# The field of a configuration that --json-schema and the like set, and its own fields.
 _FORM, _FORMS = "structured_output_config", ("json_schema", "regex", "grammar")
 _PRINTERS = ("click.", "rich.", "ovspec.cli.")
 # `name=value` as messages about arguments of Python have it; not `name=Type(...)`, nor folders named like it.

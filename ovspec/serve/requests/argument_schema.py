@@ -1,4 +1,8 @@
-"""The JSON schema of a tool's arguments, as a field of a body."""
+"""The JSON schema of a tool's arguments, as a field of a body.
+
+Clients send schemas of megabytes and of any depth. This takes time in proportion to the length and does not
+recurse; validators of JSON schemas promise neither.
+"""
 
 from __future__ import annotations
 

@@ -68,16 +68,6 @@ class LinearLayer:
         """Whether it reads its rows from the last dimension but one."""
         return bool(self.matmul.get_attributes()["transpose_a"])
 
-    @property
-    def rows(self) -> ov.Output:
-        """What it multiplies, values of a row in the last dimension."""
-        given = self.matmul.input(0).get_source_output()
-        if self.reads_columns:
-            last = given.get_partial_shape().rank.get_length() - 1
-            order = ops.constant(np.array([*range(last - 1), last, last - 1]))
-            given = ops.transpose(given, order).output(0)
-        return _of_known_width(given, self.weights.inputs)
-
 
 def _layer(matmul: ov.Node, arithmetic: Arithmetic) -> LinearLayer | None:
     """The layer behind a MatMul; `None` where it multiplies no constant weights.
@@ -178,6 +168,16 @@ def _of_known_width(rows: ov.Output, width: int) -> ov.Output:
     return ops.reshape(rows, ops.constant(shape), False).output(0)
 
 
+def _rows(layer: LinearLayer) -> ov.Output:
+    """What a layer multiplies, values of a row in the last dimension."""
+    given = layer.matmul.input(0).get_source_output()
+    if layer.reads_columns:
+        last = given.get_partial_shape().rank.get_length() - 1
+        order = ops.constant(np.array([*range(last - 1), last, last - 1]))
+        given = ops.transpose(given, order).output(0)
+    return _of_known_width(given, layer.weights.inputs)
+
+
 def _operation(
     layers: Sequence[LinearLayer],
     packed: NDArray[np.uint8],
@@ -193,7 +193,7 @@ def _operation(
     }
     if first.weights.scales is None:
         attributes["row_bits"] = 16 if arithmetic == "bf16" else _ROWS_AS_THEY_ARE
-    inputs = [first.rows, ops.constant(packed, shared_memory=True).output(0)]
+    inputs = [_rows(first), ops.constant(packed, shared_memory=True).output(0)]
     numbers = [adapters.get(layer.matmul.get_friendly_name(), -1) for layer in layers]
     if tables is not None and max(numbers) >= 0:
         inputs.append(tables.output(0))

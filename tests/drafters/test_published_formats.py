@@ -203,6 +203,23 @@ FORMATS = (
         lambda folder: ParallelReference(_SHARED[0]).save(folder),
     ),
     Format(
+        "P-EAGLE as vLLM reads it",
+        "amazon/GPT-OSS-20B-P-EAGLE",
+        "`LlamaForCausalLMEagle3` with `pard_token` or `ptd_token_id`",
+        "eagle3",
+        lambda folder: ParallelReference(_SHARED[0], **ParallelReference.of_vllm).save(folder),
+    ),
+    Format(
+        "P-EAGLE of SpecForge, whose training does not write the token of its masks",
+        "",
+        "`PEagleDraftModel`",
+        "eagle3",
+        lambda folder: ParallelReference(
+            _SHARED[0], **{**ParallelReference.of_vllm, "architectures": ["PEagleDraftModel"]}
+        ).save(folder, ptd_token_id=None),
+        "no mask_token_id, expected one token that stands for those to come",
+    ),
+    Format(
         "P-EAGLE without what stands for unknown states",
         "",
         "no weight `mask_hidden`",

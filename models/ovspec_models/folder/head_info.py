@@ -26,6 +26,8 @@ _KINDS = (
     *("eagle3", "dflash2", "dspark", "xpress", "domino", "lilicorr", "dflash", "medusa", "hydra", "mtp"),
     *("peagle", "eagle"),
 )
+# Where vLLM looks for the token of P-EAGLE's masks; the package speculators names it mask_token_id.
+MASK_TOKENS = ("pard_token", "ptd_token_id")
 # Forms of a kind that is exported and drafts as that kind does.
 _FORMS = {"dspark": "dflash", "dflash2": "dflash", "xpress": "dflash", "peagle": "eagle3"}
 #: Forms of DFlash with a head that corrects a place's logits by the tokens drafted before it.
@@ -79,7 +81,8 @@ def form_of(config: dict[str, Any], tail: bytes = b"") -> str | None:
     # Published Medusa and Hydra heads name no architecture.
     said += " ".join(kind for kind in _SIZES_IN_WEIGHTS if f"{kind}_num_heads" in config)
     said += " ".join(kind for kind in _KINDS if f"<{kind}_mode".encode() in tail)
-    return next((kind for kind in _KINDS if kind in said), None)
+    kind = next((kind for kind in _KINDS if kind in said), None)
+    return "peagle" if kind == "eagle3" and any(name in config for name in MASK_TOKENS) else kind
 
 
 def why_unknown(kind: str, known: Iterable[str]) -> str:
@@ -323,21 +326,27 @@ def block_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
 
 
 def masks_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
-    """As `block_of`, of a P-EAGLE head, whose config.json says how many tokens it drafts.
+    """As `block_of`, of a P-EAGLE head: as many tokens as are asked for where vLLM is told their number.
 
     Raises:
         ValueError: config.json does not say them.
     """
-    methods = _nested(config, "speculators_config").get("proposal_methods")
-    method = methods[0] if isinstance(methods, list) and methods else None
-    drafted = method.get("speculative_tokens") if isinstance(method, dict) else None
-    token = config.get("mask_token_id")
-    if not is_int(drafted) or not 1 <= drafted < _MOST or not is_int(token) or token < 0:
+    where = folder / "config.json"
+    drafted = _MOST - 1
+    if of_speculators(config):
+        methods = _nested(config, "speculators_config").get("proposal_methods")
+        method = methods[0] if isinstance(methods, list) and methods else None
+        drafted = method.get("speculative_tokens") if isinstance(method, dict) else None
+    if not is_int(drafted) or not 1 <= drafted < _MOST:
+        raise ValueError(f"{where}: speculative_tokens is {shown(drafted)}, expected at least 1; {_AGAIN}")
+    tokens = {name: config[name] for name in ("mask_token_id", *MASK_TOKENS) if config.get(name) is not None}
+    first, *others = tokens.values() or (None,)
+    if not is_int(first) or first < 0 or any(other != first for other in others):
+        said = " and ".join(f"{name} is {shown(value)}" for name, value in tokens.items())
         raise ValueError(
-            f"{folder / 'config.json'}: speculative_tokens is {shown(drafted)} and mask_token_id "
-            f"{shown(token)}, expected at least 1 and a token; get the head again"
+            f"{where}: {said or 'no mask_token_id'}, expected one token that stands for those to come; {_AGAIN}"
         )
-    return drafted + 1, int(token)
+    return drafted + 1, first
 
 
 def _block(folder: Path, config: dict[str, Any], form: str) -> tuple[int, int] | None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from drafters import dflash_models, mtp_models, test_hydra, test_medusa
+from drafters.correction_models import RANK
 from drafters.dflash_models import BOUNDARIES, MASK
 from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB, Reference
 from drafters.eagle31_models import ParallelReference, Reference31
@@ -274,11 +275,21 @@ FORMATS = (
         form("dspark, rnn", **{FORMAT: "dspark"}),
     ),
     Format(
-        "DSpark of SpecForge",
-        "",
-        "`DSparkDraftModel`",
+        "DSpark of its authors, with copies of the target's embedding and output layer",
+        "deepseek-ai/dspark_qwen3_4b_block7",
+        "`Qwen3DSparkModel`, weights `embed_tokens`, `lm_head`",
         "dflash",
-        form("dspark, vanilla"),
+        with_weights(
+            form("dspark, vanilla", **dflash_models.dspark_settings("top", RANK)),
+            **{"embed_tokens.weight": _SHARED[0].clone(), "lm_head.weight": _SHARED[1].clone()},
+        ),
+    ),
+    Format(
+        "DSpark of SpecForge",
+        "RadixArk/Qwen3.8-27B-DSpark",
+        "`DSparkDraftModel`, `markov_rank` in `dflash_config`",
+        "dflash",
+        form("dspark, vanilla", **dflash_models.dspark_settings("nested", RANK)),
     ),
     Format(
         "DSpark without a Markov head",

@@ -43,12 +43,12 @@ MTP_IR = "openvino_mtp_model.xml"
 TARGET_LAYERS, TARGET_SIZE = "target_num_layers", "target_hidden_size"
 OWN_EMBEDDING, OWN_OUTPUT = "own_embedding", "own_output"
 BOUNDARIES = "eagle_aux_hidden_state_layer_ids"
-# Kinds that have an output layer for tokens of their own alone.
+# Kinds that take the output layer of their target.
 _SHARING = ("dflash", "mtp")
 #: Norms that an EAGLE-3 head may have more than the paper's, or elsewhere.
 NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _BOUNDARIES_OF_DFLASH = "aux_hidden_state_layer_ids"
-_DFLASH = "dflash_config"
+_DFLASH, _OUTPUTS_OF_LAYERS = "dflash_config", "target_layer_ids"
 # Numbers of modules in the config.json of targets, Qwen's and DeepSeek's.
 _MTP_MODULES = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 
@@ -232,20 +232,22 @@ def has_own_tokens(config: dict[str, Any]) -> bool:
 def correction_of(config: dict[str, Any]) -> str:
     """One of `CORRECTED` by a head's config.json; empty: nothing follows its logits."""
     form = form_of(config)
-    if form == "dspark" and is_pure(config) and config.get("enable_confidence_head", True) is False:
+    confident = block_settings(config).get("enable_confidence_head", True) is not False
+    if form == "dspark" and is_pure(config) and not confident:
         return ""
     return form if form in CORRECTED else ""
 
 
 def is_pure(config: dict[str, Any]) -> bool:
     """Whether a DSpark head's config.json says that it drafts as DFlash, without a Markov head."""
-    rank = config.get("markov_rank")
+    rank = block_settings(config).get("markov_rank")
     return is_int(rank) and rank == 0
 
 
 def _has_own_output(kind: str, config: dict[str, Any]) -> bool:
-    """Most have one unless their export says otherwise, some kinds for tokens of their own alone."""
-    return config.get(OWN_OUTPUT) is not False if kind not in _SHARING else has_own_tokens(config)
+    """Most have one unless their export says otherwise, some kinds if it says so or for their own tokens."""
+    said = config.get(OWN_OUTPUT)
+    return said is not False if kind not in _SHARING else said is True or has_own_tokens(config)
 
 
 def samples_anchor(config: dict[str, Any]) -> bool:
@@ -277,7 +279,9 @@ def boundaries_of(folder: Path, config: dict[str, Any]) -> tuple[int, ...] | Non
     else:
         # Here a number means the output of that layer, and so the boundary after it.
         outputs = _nested(config, "eagle_config").get(BOUNDARIES)
-        outputs = outputs or _nested(config, _DFLASH).get("target_layer_ids")
+        outputs = outputs or _nested(config, _DFLASH).get(_OUTPUTS_OF_LAYERS)
+        if form_of(config) == "dspark":
+            outputs = outputs or config.get(_OUTPUTS_OF_LAYERS)
         ids = [number + 1 for number in outputs] if _are_numbers(outputs) else outputs
     if not ids:
         return None
@@ -343,9 +347,8 @@ def masks_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
     first, *others = tokens.values() or (None,)
     if not is_int(first) or first < 0 or any(other != first for other in others):
         said = " and ".join(f"{name} is {shown(value)}" for name, value in tokens.items())
-        raise ValueError(
-            f"{where}: {said or 'no mask_token_id'}, expected one token that stands for those to come; {_AGAIN}"
-        )
+        expected = "expected one token that stands for those to come"
+        raise ValueError(f"{where}: {said or 'no mask_token_id'}, {expected}; {_AGAIN}")
     return drafted + 1, first
 
 

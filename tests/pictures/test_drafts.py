@@ -117,9 +117,7 @@ def test_a_draft_model_without_the_tokens_of_pictures(
     assert all(metrics.raw_metrics.num_drafts > 5 for _, metrics in found)
 
 
-def test_nothing_is_drafted_behind_a_token_that_the_draft_model_lacks(
-    folder: Path, small: Path
-) -> None:
+def test_nothing_is_drafted_behind_a_token_that_the_draft_model_lacks(folder: Path, small: Path) -> None:
     given = ovspec.draft_model(small, "CPU", **F32)
     pipeline = ovspec.LLMPipeline(folder, "CPU", draft_model=given, drafter="assistant", **F32)
     options = {"max_new_tokens": 12, "ignore_eos": True, "num_assistant_tokens": COUNT}

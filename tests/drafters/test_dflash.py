@@ -16,8 +16,17 @@ from commands import ovspec as command
 from drafters.correction_models import RANK
 from drafters.dflash_models import BLOCK, BOUNDARIES, CONFIG, IDS, MASK, Reference, dspark_settings
 from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB, pair
-from drafters.test_eagle3 import DRAFT, answer, expected_outcomes, outcomes, settings_of, target
+from drafters.test_eagle3 import (
+    DRAFT,
+    answer,
+    expected_outcomes,
+    outcomes,
+    plain,
+    settings_of,
+    target,
+)
 from safetensors.torch import load_file, save_file
+from schedule.charged import PASS, Charged
 from settings import F32
 from tiers import by_tier
 
@@ -25,6 +34,7 @@ import ovspec
 from ovspec.drafters.dflash import DFlashDrafter
 from ovspec.drafters.drafter import Proposal
 from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.requests.request import Request
 from ovspec.pipeline.models.head_model import draft_choices
 from ovspec_models.folder.head_info import head_kind
 from ovspec_models.heads import export_head, open_head
@@ -148,6 +158,32 @@ def test_a_confidence_head_says_how_likely_tokens_are(tmp_path: Path) -> None:
             [likely ** (place + 1) for place in range(len(proposal.tokens))], rel=1e-5
         )
     assert chains
+
+
+def test_auto_verifies_what_a_confidence_head_expects(tmp_path: Path) -> None:
+    """Of the same drafts more where the head is sure, next to nothing where it is not; the text is the same."""
+    checkpoint = reference("dspark, vanilla").save(tmp_path / "dspark", enable_confidence_head=True)
+    arrays = {name: array.clone() for name, array in load_file(checkpoint / "model.safetensors").items()}
+    arrays["confidence_head.proj.weight"] = torch.zeros(1, HIDDEN + RANK)
+    runner, sizes = target("llama", BOUNDARIES), list[float]()
+    forward = runner.forward
+    for bias in (-4.0, 1.0, 4.0):
+        save_file(
+            {**arrays, "confidence_head.proj.bias": torch.full((1,), bias)}, checkpoint / "model.safetensors"
+        )
+        draft = tmp_path / f"draft {bias}"
+        export_head(open_head(checkpoint, "dflash"), pair().info, draft, "fp32")
+        schedule = Charged(runner, lambda batch, result: PASS * (1 + 0.1 * len(batch[0].tokens)), BLOCK)
+        engine, settings = (
+            LLMEngine(runner, load(draft), "dense", 32),
+            settings_of(num_assistant_tokens=BLOCK),
+        )
+        for number, prompt in enumerate(pair().prompts):
+            request = Request(str(number), prompt, settings, schedule=schedule)
+            assert list(engine.generate([request]).values()) == [plain("llama")[number]]
+        runner.forward = forward  # type: ignore[method-assign]
+        sizes.append(float(np.mean(schedule.sizes)))
+    assert sizes[0] < 0.5 and sizes[0] < sizes[1] < sizes[2] and sizes[2] > BLOCK - 1.5, sizes
 
 
 def test_a_head_of_its_own_tokens_that_is_not_whole(tmp_path: Path) -> None:

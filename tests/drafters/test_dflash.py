@@ -161,23 +161,18 @@ def test_a_confidence_head_says_how_likely_tokens_are(tmp_path: Path) -> None:
 
 
 def test_auto_verifies_what_a_confidence_head_expects(tmp_path: Path) -> None:
-    """Of the same drafts more where the head is sure, next to nothing where it is not; the text is the same."""
+    """Of the same drafts more where the head is sure, next to nothing where it is not; texts stay."""
     checkpoint = reference("dspark, vanilla").save(tmp_path / "dspark", enable_confidence_head=True)
     arrays = {name: array.clone() for name, array in load_file(checkpoint / "model.safetensors").items()}
     arrays["confidence_head.proj.weight"] = torch.zeros(1, HIDDEN + RANK)
     runner, sizes = target("llama", BOUNDARIES), list[float]()
-    forward = runner.forward
+    forward, settings = runner.forward, settings_of(num_assistant_tokens=BLOCK)
     for bias in (-4.0, 1.0, 4.0):
-        save_file(
-            {**arrays, "confidence_head.proj.bias": torch.full((1,), bias)}, checkpoint / "model.safetensors"
-        )
-        draft = tmp_path / f"draft {bias}"
-        export_head(open_head(checkpoint, "dflash"), pair().info, draft, "fp32")
+        arrays["confidence_head.proj.bias"] = torch.full((1,), bias)
+        save_file(arrays, checkpoint / "model.safetensors")
+        export_head(open_head(checkpoint, "dflash"), pair().info, tmp_path / f"{bias}", "fp32")
         schedule = Charged(runner, lambda batch, result: PASS * (1 + 0.1 * len(batch[0].tokens)), BLOCK)
-        engine, settings = (
-            LLMEngine(runner, load(draft), "dense", 32),
-            settings_of(num_assistant_tokens=BLOCK),
-        )
+        engine = LLMEngine(runner, load(tmp_path / f"{bias}"), "dense", 32)
         for number, prompt in enumerate(pair().prompts):
             request = Request(str(number), prompt, settings, schedule=schedule)
             assert list(engine.generate([request]).values()) == [plain("llama")[number]]

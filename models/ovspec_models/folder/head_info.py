@@ -336,7 +336,7 @@ def masks_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
         ValueError: config.json does not say them.
     """
     where = folder / "config.json"
-    drafted = _MOST - 1
+    drafted: object = _MOST - 1
     if of_speculators(config):
         methods = _nested(config, "speculators_config").get("proposal_methods")
         method = methods[0] if isinstance(methods, list) and methods else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import openvino_genai
@@ -98,3 +99,66 @@ def test_a_mask_has_the_tokens_that_may_follow_one_by_one(grammar: Grammar) -> N
         if constraint.ends() or not (going := [token for token in np.flatnonzero(mask) if token]):
             break
         constraint.extend([int(rng.choice(going))])
+
+
+CALL = {"begin": '{"name": "f", "parameters": ', "content": {"type": "any_text"}, "end": "}"}
+EITHER = {
+    # The first has words that begin as words of the second, and ends inside of it.
+    "a name": ({"properties": {"name": {"type": "string"}}, "required": ["name"]}, {"type": "tag", **CALL}),
+    "numbers": ({"const": 12}, {"type": "regex", "pattern": "1[0-9]{2}( [0-9]+)*"}),
+    "one begin": (
+        {
+            "type": "object",
+            "properties": {"the name": {"const": 1}},
+            "required": ["the name"],
+            "additionalProperties": False,
+        },
+        {"type": "const_string", "value": '{"the name of it": 1}'},
+    ),
+    "apart": ({"enum": ["a", True]}, {"type": "const_string", "value": "[1] and more"}),
+}
+
+
+@pytest.mark.parametrize("name", EITHER)
+def test_one_of_two_grammars_is_followed_to_its_end(name: str) -> None:
+    """What may follow is what those of them allow that can read the text, also when some is taken back."""
+    grammars = Grammars(openvino_genai.Tokenizer(demo_pair_path()), VOCAB, [0])
+    schema, tag = EITHER[name]
+    both = Grammar.of_json_schema(schema, "schema"), Grammar.of_tag(tag, "tag")
+
+    def expected(text: list[int]) -> list[bool]:
+        found = np.zeros(VOCAB, np.bool_)
+        for constraint in map(grammars.constraint, both):
+            for token in text:
+                if constraint.ends() or not constraint.takes([token]):
+                    break
+                constraint.extend([token])
+            else:
+                found |= constraint.mask()
+        return found.tolist()
+
+    rng, text, seen = np.random.default_rng(2), list[int](), set[int]()
+    constraint = grammars.constraint(replace(both[0], other=both[1]))
+    forced = constraint.forced()
+    assert all(grammars.constraint(one).forced()[: len(forced)] == forced for one in both)
+    assert len(forced) > 3 or name != "one begin"
+    for _ in range(60):
+        drafted: list[int] = []
+        while len(drafted) < 3:
+            mask = constraint.mask(drafted)
+            assert mask.tolist() == expected(text + drafted)
+            token = int(rng.choice(np.flatnonzero(mask)))
+            assert constraint.allows(drafted, token)
+            if token == 0:
+                seen.add(len(text))
+                break
+            assert constraint.valid([*drafted, token]) == len(drafted) + 1
+            drafted.append(token)
+        kept = int(rng.integers(len(drafted) + 1))
+        constraint.extend(drafted[:kept])
+        text += drafted[:kept]
+        if rng.random() < 0.3 or constraint.ends():
+            lost = int(rng.integers(1, len(text) + 1)) if text else 0
+            constraint.rollback(lost)
+            text = text[: len(text) - lost]
+    assert seen

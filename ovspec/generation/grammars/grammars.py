@@ -16,6 +16,7 @@ from ovspec.errors import InvalidValueError
 from ovspec.generation.grammars.grammar import Grammar
 from ovspec.generation.grammars.token_bytes import TokenBytes
 from ovspec.sampling.constraint import Constraint, first_line
+from ovspec.sampling.either_constraint import EitherConstraint
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -66,7 +67,8 @@ class Grammars:
             self._ready.move_to_end(grammar.text)
             if len(self._ready) > _KEPT:
                 self._ready.popitem(last=False)
-            return Constraint(matcher.deep_copy(), self._vocab_size, self._stops)
+            made = Constraint(matcher.deep_copy(), self._vocab_size, self._stops)
+        return made if grammar.other is None else EitherConstraint(made, self.constraint(grammar.other))
 
     def _made(self, grammar: Grammar) -> LLMatcher:
         from llguidance import LLMatcher

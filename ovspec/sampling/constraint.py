@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 # Where a fault stands in llguidance's form of a grammar, which no user has seen.
 _PLACE = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
+# Reasons of llguidance's, in plain words.
+_PLAIN = {
+    "NoExtensionBias": "nothing satisfies it",
+    "lexer error: too many expressions constructed": "it repeats too much, or has too long a text; make it "
+    "smaller",
+}
 
 
 class GrammarError(InvalidValueError):
@@ -162,4 +168,5 @@ def first_line(text: str) -> str:
     """What is wrong, without the state that follows it; of a pattern's error, its last line."""
     lines = [line.strip() for line in text.partition("<state>")[0].splitlines() if line.strip()]
     reasons = [line for line in lines if line.startswith("error:")]
-    return _PLACE.sub("", (reasons or lines or ["no reason given"])[0]).removeprefix("error: ")
+    reason = _PLACE.sub("", (reasons or lines or ["no reason given"])[0]).removeprefix("error: ")
+    return _PLAIN.get(reason, reason)

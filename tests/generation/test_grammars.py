@@ -162,3 +162,36 @@ def test_one_of_two_grammars_is_followed_to_its_end(name: str) -> None:
             constraint.rollback(lost)
             text = text[: len(text) - lost]
     assert seen
+
+
+REPEATED = [
+    "(a{1000}){1000}",
+    "((a{90}){90}){90}",
+    "[ab](a{1000}){1000}",
+    "(x[ab]{300}){3000}",
+    "(ab c){5000}",
+]
+
+
+@pytest.mark.parametrize("pattern", REPEATED)
+def test_a_pattern_of_a_million_characters_takes_no_ones_time(pattern: str) -> None:
+    """It is refused, or its tokens take the time of other grammars' tokens."""
+    grammars = Grammars(openvino_genai.Tokenizer(demo_pair_path()), VOCAB, [0])
+    grammars.constraint(Grammar.of_regex("a", "regex"))  # makes the vocabulary ready
+    text, began, message = list[int](), time.process_time(), ""
+    try:
+        constraint = grammars.constraint(Grammar.of_regex(pattern, "regex"))
+        for _ in range(3):
+            drafted: list[int] = []
+            for token in constraint.forced()[:60] or [int(constraint.mask().argmax())]:
+                assert constraint.mask(drafted)[token]
+                drafted.append(token)
+            constraint.extend(drafted)
+            text += drafted
+    except ValueError as error:
+        message = str(error)
+    assert time.process_time() - began < 1.0
+    if pattern == "(ab c){5000}":
+        assert len(text) == 180 and ("ab c" * 5000).startswith(grammars._tokenizer.decode(text))
+    elif not text:
+        assert message.endswith("it repeats too much, or has too long a text; make it smaller")

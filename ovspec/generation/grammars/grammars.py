@@ -25,6 +25,11 @@ _KEPT = 64
 # Tokens that a mask takes or leaves together, beside llguidance's own for JSON: masks of patterns of letters
 # with a count take 0.1 ms of 49,152 tokens instead of 0.2 to 0.3.
 _WORDS = ("[a-z ]{1,10}", "[a-zA-Z ]{1,10}")
+# What llguidance may do before the first token: 40 ms, and 10 MB that are kept; large schemas and patterns
+# take half of it. With its own limit, (a{1000}){1000} takes 0.8 s and 170 MB.
+_FUEL = 100_000
+# Of a text that must follow, so many characters become tokens at a time: at every row, all of it would.
+_AHEAD = 1024
 # Texts whose tokens are kept, and how long they may be: half a MB at most.
 _TEXTS, _SHORT = 2048, 64
 
@@ -71,17 +76,20 @@ class Grammars:
         return made if grammar.other is None else EitherConstraint(made, self.constraint(grammar.other))
 
     def _made(self, grammar: Grammar) -> LLMatcher:
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
-        matcher = LLMatcher(self._tokens, grammar.text, log_level=0)
+        limits = LLParserLimits(initial_lexer_fuel=_FUEL)
+        matcher = LLMatcher(self._tokens, grammar.text, log_level=0, limits=limits)
         if not matcher.is_error():
             matcher.compute_bitmask()  # what nothing satisfies is found here
-        if not matcher.is_error():
+        error = matcher.get_error()
+        if not error:
+            tried = matcher.deep_copy()
+            tried.try_consume_tokens(tried.compute_ff_tokens()[:1])  # and what takes too long here
+            error = tried.get_error()
+        if not error:
             return matcher
-        reason = first_line(matcher.get_error())
-        if reason == "NoExtensionBias":
-            reason = "nothing satisfies it"
-        raise InvalidValueError(f"{grammar.field}: {reason}")
+        raise InvalidValueError(f"{grammar.field}: {first_line(error)}")
 
     @functools.cached_property
     def _tokens(self) -> LLTokenizer:
@@ -120,7 +128,7 @@ class _Wrapped:
         self._encode = functools.lru_cache(_TEXTS)(self._encoded)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        text = text.decode() if isinstance(text, bytes) else text
+        text = (text.decode() if isinstance(text, bytes) else text)[:_AHEAD]
         return list((self._encode if len(text) <= _SHORT else self._encoded)(text))
 
     def _encoded(self, text: str) -> tuple[int, ...]:

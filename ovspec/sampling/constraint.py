@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 # Where a fault stands in llguidance's form of a grammar, which no user has seen.
 _PLACE = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
-# Reasons of llguidance's, in plain words.
+# Reasons of llguidance's, as they begin, in plain words.
 _PLAIN = {
     "NoExtensionBias": "nothing satisfies it",
     "lexer error: too many expressions constructed": "it repeats too much, or has too long a text; make it "
     "smaller",
+    "oneOf constraints are not supported": "the schemas of a oneOf overlap, so that the answer "
+    "could be of several; use anyOf",
 }
 
 
@@ -169,4 +171,4 @@ def first_line(text: str) -> str:
     lines = [line.strip() for line in text.partition("<state>")[0].splitlines() if line.strip()]
     reasons = [line for line in lines if line.startswith("error:")]
     reason = _PLACE.sub("", (reasons or lines or ["no reason given"])[0]).removeprefix("error: ")
-    return _PLAIN.get(reason, reason)
+    return next((plain for begin, plain in _PLAIN.items() if reason.startswith(begin)), reason)

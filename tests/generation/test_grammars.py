@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -195,3 +196,38 @@ def test_a_pattern_of_a_million_characters_takes_no_ones_time(pattern: str) -> N
         assert len(text) == 180 and ("ab c" * 5000).startswith(grammars._tokenizer.decode(text))
     elif not text:
         assert message.endswith("it repeats too much, or has too long a text; make it smaller")
+
+
+NUMBERS: dict[str, dict[str, object]] = {
+    "minimum=-9223372036854775808: expected a number of 9007": {"minimum": -(2**63), "maximum": -(2**63)},
+    "exclusiveMaximum=1e+300: expected a number of 9007": {"exclusiveMaximum": 1e300},
+    "maxLength=4294967296: expected a number of 4294967295": {"type": "string", "maxLength": 2**32},
+    "const has 9007199254740993: expected": {"const": 2**53 + 1},
+    "enum has 123456789012345678: expected": {"enum": ["a", {"id": [123456789012345678]}]},
+    "multipleOf=2147483648: expected a number above 0": {"multipleOf": 2**31},
+    "multipleOf=-7: expected a number above 0": {"multipleOf": -7},
+    "multipleOf=1234.567: expected a number above 0": {"type": "number", "multipleOf": 1234.567},
+}
+
+
+@pytest.mark.parametrize("message", NUMBERS)
+def test_numbers_that_are_too_large_are_refused(message: str) -> None:
+    """llguidance rounds them, takes all memory, or ends the process."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer", **NUMBERS[message]}}}
+    if "const" in NUMBERS[message] or "enum" in NUMBERS[message]:
+        schema = {"anyOf": [NUMBERS[message]]}
+    with pytest.raises(ValueError, match=re.escape(f"f: {message}")) as refused:
+        Grammar.of_json_schema(schema, "f")
+    assert "\n" not in str(refused.value)
+
+
+def test_large_numbers_and_enums_that_are_followed() -> None:
+    grammars = Grammars(openvino_genai.Tokenizer(demo_pair_path()), VOCAB, [0])
+    for schema, begin in (
+        ({"const": -(2**53)}, b"-9007199254740992"),
+        ({"type": "integer", "minimum": 2**53 - 1, "maximum": 2**53 - 1}, b"9007199254740991"),
+        ({"type": "integer", "minimum": 9990, "maximum": 19990, "multipleOf": 10_000}, b"10000"),
+        ({"enum": [f"name {number}" for number in range(20000)]}, b'"name '),
+    ):
+        constraint = grammars.constraint(Grammar.of_json_schema(schema, "f"))
+        assert constraint._matcher.compute_ff_bytes() == begin

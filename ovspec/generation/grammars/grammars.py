@@ -25,9 +25,10 @@ _KEPT = 64
 # Tokens that a mask takes or leaves together, beside llguidance's own for JSON: masks of patterns of letters
 # with a count take 0.1 ms of 49,152 tokens instead of 0.2 to 0.3.
 _WORDS = ("[a-z ]{1,10}", "[a-zA-Z ]{1,10}")
-# What llguidance may do before the first token: 40 ms, and 10 MB that are kept; large schemas and patterns
-# take half of it. With its own limit, (a{1000}){1000} takes 0.8 s and 170 MB.
-_FUEL = 100_000
+# What llguidance may do before the first token: at least, for each character of a grammar, and at most. The
+# most is its own limit, with which (a{1000}){1000} takes 0.8 s and 170 MB that are kept; a tenth is enough
+# for large patterns and schemas. What is long itself, as an enum of thousands, has more.
+_FUEL, _FUEL_OF_CHARACTER, _MOST_FUEL = 100_000, 4, 1_000_000
 # Of a text that must follow, so many characters become tokens at a time: at every row, all of it would.
 _AHEAD = 1024
 # Texts whose tokens are kept, and how long they may be: half a MB at most.
@@ -78,7 +79,8 @@ class Grammars:
     def _made(self, grammar: Grammar) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
-        limits = LLParserLimits(initial_lexer_fuel=_FUEL)
+        fuel = min(_MOST_FUEL, max(_FUEL, _FUEL_OF_CHARACTER * len(grammar.text)))
+        limits = LLParserLimits(initial_lexer_fuel=fuel)
         matcher = LLMatcher(self._tokens, grammar.text, log_level=0, limits=limits)
         if not matcher.is_error():
             matcher.compute_bitmask()  # what nothing satisfies is found here

@@ -151,8 +151,8 @@ def _check_multiple(value: float, what: str) -> None:
     number = Decimal(repr(value))
     if not 0 < int(number.scaleb(max(0, -int(number.as_tuple().exponent)))) <= _MOST_REMAINDERS:
         raise InvalidValueError(
-            f"{what}: expected a number above 0 whose digits are a number of {_MOST_REMAINDERS} at most; take "
-            "one with fewer, or leave it out"
+            f"{what}: expected a number above 0 whose digits are a number of {_MOST_REMAINDERS} at most; "
+            "take one with fewer, or leave it out"
         )
 
 

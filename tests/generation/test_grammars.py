@@ -206,6 +206,7 @@ NUMBERS: dict[str, dict[str, object]] = {
     "enum has 123456789012345678: expected": {"enum": ["a", {"id": [123456789012345678]}]},
     "multipleOf=2147483648: expected a number above 0": {"multipleOf": 2**31},
     "multipleOf=-7: expected a number above 0": {"multipleOf": -7},
+    "multipleOf=inf: expected a number above 0": {"multipleOf": float("inf")},
     "multipleOf=1234.567: expected a number above 0": {"type": "number", "multipleOf": 1234.567},
 }
 
@@ -226,6 +227,7 @@ def test_large_numbers_and_enums_that_are_followed() -> None:
     for schema, begin in (
         ({"const": -(2**53)}, b"-9007199254740992"),
         ({"type": "integer", "minimum": 2**53 - 1, "maximum": 2**53 - 1}, b"9007199254740991"),
+        ({"type": "number", "minimum": 0.75, "maximum": 0.75, "multipleOf": 0.25}, b"0.75"),
         ({"type": "integer", "minimum": 9990, "maximum": 19990, "multipleOf": 10_000}, b"10000"),
         ({"enum": [f"name {number}" for number in range(20000)]}, b'"name '),
     ):

@@ -127,7 +127,7 @@ def _check_numbers(part: object, field: str) -> None:
         for name, value in part.items():
             if name in _MOST and isinstance(value, (int, float)):
                 _check_number(value, _MOST[name], f"{field}: {name}={shown(value)}")
-            elif name == "multipleOf" and isinstance(value, (int, float)):
+            elif name == "multipleOf" and isinstance(value, (int, float)) and not isinstance(value, bool):
                 _check_multiple(value, f"{field}: {name}={shown(value)}")
             elif name in ("const", "enum"):
                 _check_values(value, f"{field}: {name}")
@@ -148,8 +148,9 @@ def _check_values(value: object, what: str) -> None:
 
 
 def _check_multiple(value: float, what: str) -> None:
-    number = Decimal(repr(value))
-    if not 0 < int(number.scaleb(max(0, -int(number.as_tuple().exponent)))) <= _MOST_REMAINDERS:
+    number = Decimal(str(float(value)) if 0 < value < _EXACT else 0).normalize()
+    places = max(0, -int(number.as_tuple().exponent))
+    if not 0 < int(number.scaleb(places)) <= _MOST_REMAINDERS:
         raise InvalidValueError(
             f"{what}: expected a number above 0 whose digits are a number of {_MOST_REMAINDERS} at most; "
             "take one with fewer, or leave it out"

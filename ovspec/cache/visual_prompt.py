@@ -52,6 +52,11 @@ class VisualPrompt:
         # Some graphs read the place in the text before the axes of pictures.
         return np.concatenate([np.tile(places, (axes - len(found), 1)), found])
 
+    def text_of(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens of a prompt, and what is behind it, without those that pictures stand for."""
+        text: list[int] = np.delete(np.array(tokens, np.int64), self.places).tolist()
+        return text
+
     def keyed(self, tokens: Sequence[int]) -> list[int]:
         """The tokens with the keys of pictures in their place, so that only equal pictures are alike."""
         named = np.array(tokens, np.int64)

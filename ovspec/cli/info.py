@@ -239,6 +239,15 @@ def folder_facts(folder: Path, measure: bool) -> dict[str, Any]:
     }
 
 
+def _block_facts(head: HeadInfo) -> dict[str, object]:
+    """What a head says that drafts all tokens in one pass."""
+    if head.block is None:
+        return {}
+    size, mask = head.block
+    # In the form that vLLM reads the number of tokens is not said.
+    return {"block_tokens": size if size < 2**31 - 1 else "as many as are asked for", "mask_token": mask}
+
+
 def head_facts(model: ModelInfo) -> dict[str, object]:
     """What a head is, and what it reads of its target."""
     head = HeadInfo.read(model.folder)
@@ -248,7 +257,7 @@ def head_facts(model: ModelInfo) -> dict[str, object]:
         "weight_bytes": model.weight_bytes,
         "boundaries": head.boundaries or "those that are usual for its kind",
         "positions": model.max_position_embeddings or "not said",
-        **({"block_tokens": head.block[0], "mask_token": head.block[1]} if head.block else {}),
+        **_block_facts(head),
         "target_hidden_size": head.target_hidden_size,
         "target_layers": head.target_layers or "not said",
         "target_vocab_size": head.vocab_size,

@@ -47,6 +47,11 @@ class _TreeRows:
         return rows
 
 
+def _length(sequence: Sequence) -> int:
+    """Tokens of a sequence, without those that stand for pictures: these the draft model does not read."""
+    return len(sequence.tokens) - sequence.unseen
+
+
 class AssistantDrafter(Drafter):
     """Drafts with an assistant model, for several sequences at once.
 
@@ -56,6 +61,8 @@ class AssistantDrafter(Drafter):
             only one of them has are not used.
         prefill_chunk: rows per pass while a prompt is read.
         positions: context length of the draft model; beyond it nothing is proposed.
+        known: the draft model has an embedding of ids below it; behind others nothing is proposed. `None`: of
+            all of the target's.
         sparse: budget of the draft model's own attention, whose graph must support selection; `None`: dense.
     """
 
@@ -68,12 +75,14 @@ class AssistantDrafter(Drafter):
         prefill_chunk: int,
         positions: int | None = None,
         sparse: SparseVerify | None = None,
+        known: int | None = None,
     ) -> None:
         self.runner = runner
         self._vocab_size = vocab_size
         self._prefill_chunk = prefill_chunk
         self._positions = math.inf if positions is None else positions
         self.sparse = sparse
+        self._known = vocab_size if known is None else known
         self.why_no_trees = runner.why_no_tree_mask
         self._keeps_paths = not runner.why_no_trees
 
@@ -82,7 +91,7 @@ class AssistantDrafter(Drafter):
         for sequence in sequences:
             self._keep_path(sequence)
         lengths = [
-            min(count, depth_of(sequence), self._positions - len(sequence.tokens))
+            min(count, depth_of(sequence), self._positions - _length(sequence))
             for sequence, count in zip(sequences, counts, strict=True)
         ]
         # Beside others a prompt is read in parts, so that these do not wait for it.
@@ -90,7 +99,7 @@ class AssistantDrafter(Drafter):
         drafting = [
             index
             for index, length in enumerate(lengths)
-            if length > 0 and self._catch_up(sequences[index], most)
+            if length > 0 and self._can_read(sequences[index]) and self._catch_up(sequences[index], most)
         ]
         proposals = {index: Proposal() for index in drafting}
         trees = {
@@ -120,7 +129,7 @@ class AssistantDrafter(Drafter):
     def unread(self, sequences: SequenceOf[Sequence]) -> int:
         """Uncached tokens that need passes of their own before the first drafting pass."""
         behind = [s for s in sequences if self.name not in s.draft_states]
-        return sum(max(0, len(sequence.tokens) - sequence.draft.length - 2) for sequence in behind)
+        return sum(max(0, _length(sequence) - sequence.draft.length - 2) for sequence in behind)
 
     def limit_cache(self, cached_bytes: int) -> None:
         """Limit what ended sequences leave in the draft model's cache."""
@@ -132,13 +141,15 @@ class AssistantDrafter(Drafter):
 
     def begin(self, sequence: Sequence) -> None:
         """Begin with what the draft model's cache has of the sequence."""
+        visual = sequence.target.visual
+        sequence.unseen = 0 if visual is None else len(visual.places)
         if not sequence.draft.length:
-            self.runner.share(sequence.draft, sequence.tokens)
+            self.runner.share(sequence.draft, sequence.text)
 
     def release(self, sequence: Sequence) -> None:
         """Free the blocks of the sequence in the draft model's cache."""
         if self.sparse is None:
-            self.runner.publish(sequence.draft, sequence.tokens)
+            self.runner.publish(sequence.draft, sequence.text)
         self.runner.release(sequence.draft)
         sequence.draft_states.pop(self.name, None)
 
@@ -185,14 +196,14 @@ class AssistantDrafter(Drafter):
         batch = []
         for index in growing:
             sequence, (tokens, parents) = sequences[index], trees[index].rows
-            budget = self._budget(len(sequence.tokens))
+            budget = self._budget(_length(sequence))
             batch.append(
                 Rows(sequence.draft, tokens, len(trees[index].frontier), budget=budget, parents=parents)
             )
         logits = self._logits(batch)
         for index in growing:
             sequence = sequences[index]
-            begin = len(sequence.tokens)
+            begin = _length(sequence)
             sequence.draft.rollback(begin)
             if self._keeps_paths:
                 sequence.draft_states[self.name] = _TreeRows(begin, *trees[index].rows)
@@ -203,9 +214,15 @@ class AssistantDrafter(Drafter):
         drafted: _TreeRows | None = sequence.draft_states.pop(self.name, None)
         if drafted is None or sequence.draft.length != drafted.begin:
             return
-        if path := drafted.path(sequence.tokens[drafted.begin : -1]):
+        if path := drafted.path(sequence.text[drafted.begin : -1]):
             sequence.draft.length += len(drafted.tokens)
             self.runner.compact(sequence.draft, drafted.begin, path)
+
+    def _can_read(self, sequence: Sequence) -> bool:
+        """Whether the draft model knows all tokens that it has not read of a sequence."""
+        if self._known >= self._vocab_size:
+            return True
+        return max(sequence.text[sequence.draft.length :], default=0) < self._known
 
     def _catch_up(self, sequence: Sequence, most: int | None) -> bool:
         """Compute uncached tokens but the last, which the first drafting pass takes; whether none are left.
@@ -214,9 +231,9 @@ class AssistantDrafter(Drafter):
             sequence: whose draft cache is behind.
             most: how many of them; `None`: all.
         """
-        behind = len(sequence.tokens) - 1 - sequence.draft.length
+        behind = _length(sequence) - 1 - sequence.draft.length
         if behind > 1:
-            missing = sequence.uncached(sequence.draft)[:-1]
+            missing = np.array(sequence.text[sequence.draft.length : -1], np.int64)
             read = self.runner.prefill(sequence.draft, missing[:most], self._prefill_chunk)
             self.last_duration += read.duration
         return most is None or behind <= most
@@ -226,10 +243,10 @@ class AssistantDrafter(Drafter):
 
     def _rows(self, sequence: Sequence, drafted: list[int], drafts: int = 0) -> Rows:
         """What the draft model has not read of a sequence and its draft so far, to draft so many tokens."""
-        context = sequence.tokens[sequence.draft.length :]
-        done = max(0, sequence.draft.length - len(sequence.tokens))
+        context = sequence.text[sequence.draft.length :]
+        done = max(0, sequence.draft.length - _length(sequence))
         tokens = np.array(context + drafted[done:], np.int64)
-        sampling, budget = sequence.settings.sampling, self._budget(len(sequence.tokens))
+        sampling, budget = sequence.settings.sampling, self._budget(_length(sequence))
         samples = drafts > 0 and sampling.do_sample
         return Rows(
             sequence.draft,
@@ -239,6 +256,7 @@ class AssistantDrafter(Drafter):
             vocab_size=self._vocab_size,
             sampling=sampling if samples else None,
             key=sequence.coupling.key if samples else 0,
+            unseen=sequence.unseen,
         )
 
     def _logits(self, batch: SequenceOf[Rows]) -> NDArray[np.float32]:

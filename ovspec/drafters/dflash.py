@@ -14,12 +14,10 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ovspec.devices.devices import openvino_core
 from ovspec.drafters.corrected_drafts import CorrectedDrafts
 from ovspec.drafters.drafter import Proposal
 from ovspec.drafters.head_fit import (
     check_mask_token,
-    check_size,
     check_states,
     read_head,
     share_with_target,
@@ -29,13 +27,12 @@ from ovspec.drafters.parallel_draft import BlockLogits
 from ovspec.drafters.parallel_head import ParallelHead
 from ovspec.drafters.target_ids import TargetIds
 from ovspec.generation.sequence import Sequence
-from ovspec.graphs.compile import read_model
 from ovspec.operations.backends import Backends
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_models.folder.head_info import HeadInfo
-from ovspec_transforms import RowSight, share_embedding, split_head
+from ovspec_transforms import RowSight, split_head
 from ovspec_transforms.graph import nodes_of_type
 
 
@@ -66,13 +63,8 @@ def load_dflash(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     correction = open_correction(model, info.correction)
     parts = split_head(model)
     check_states(info, parts, target, len(info.boundaries or ()))
-    if parts.offsets is None:
-        share_with_target(info, parts, target)
-        ids = TargetIds(target.vocab_size)
-    else:
-        embedded = share_embedding(parts.head, read_model(openvino_core(), target.folder))
-        check_size(info, parts, "embedding", embedded)
-        ids = TargetIds.of(info, parts, target.vocab_size)
+    share_with_target(info, parts, target)
+    ids = TargetIds.of(info, parts, target.vocab_size) if info.own_output else TargetIds(target.vocab_size)
     runner = ModelRunner(parts.head, backends=replace(backends, sights=_sights(info, parts.head)))
     join = JoinedStates(parts, backends)
     positions = ModelInfo.read(info.folder).max_position_embeddings

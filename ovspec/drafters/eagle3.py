@@ -10,21 +10,19 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ovspec.devices.devices import openvino_core
 from ovspec.drafters.cached_head import CachedHead
-from ovspec.drafters.head_fit import check_mask_token, check_size, check_states, read_head
+from ovspec.drafters.head_fit import check_mask_token, check_states, read_head, share_with_target
 from ovspec.drafters.joined_states import JoinedStates
 from ovspec.drafters.parallel_head import ParallelHead
 from ovspec.drafters.recurrent_head import RecurrentHead
 from ovspec.drafters.target_ids import TargetIds
 from ovspec.generation.sequence import Sequence
-from ovspec.graphs.compile import read_model
 from ovspec.operations.backends import Backends
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import ModelInfo
 from ovspec_models.folder.head_info import HeadInfo
-from ovspec_transforms import HeadParts, share_embedding, share_output, split_head
+from ovspec_transforms import HeadParts, split_head
 from ovspec_transforms.graph import find_parameter, nodes_of_type
 
 _FEWEST_LAYERS = 3
@@ -57,7 +55,7 @@ def load_eagle3(info: HeadInfo, target: ModelInfo, backends: Backends, prefill_c
     boundaries = info.boundaries or eagle3_boundaries(target.num_hidden_layers)
     check_states(info, parts, target, len(boundaries))
     _check_norms(info, parts)
-    _share(info, parts, target)
+    share_with_target(info, parts, target)
     ids = TargetIds.of(info, parts, target.vocab_size) if info.own_output else TargetIds(target.vocab_size)
     own = ModelInfo.read(info.folder)
     runner = ModelRunner(parts.head, backends=backends)
@@ -111,18 +109,6 @@ class PEagleHead(ParallelHead):
             features=np.concatenate([rows.features, np.repeat(self._masked[np.newaxis], len(masks), 0)]),
             sampled=length,
         )
-
-
-def _share(info: HeadInfo, parts: HeadParts, target: ModelInfo) -> None:
-    """Give a head what it has not of its own: embedding, output layer."""
-    if info.own_embedding and info.own_output:
-        check_size(info, parts, "embedding", parts.embedded)
-        return
-    model = read_model(openvino_core(), target.folder)
-    embedded = parts.embedded if info.own_embedding else share_embedding(parts.head, model)
-    check_size(info, parts, "embedding", embedded)
-    if not info.own_output:
-        check_size(info, parts, "output layer", share_output(parts.head, model))
 
 
 def _check_norms(info: HeadInfo, parts: HeadParts) -> None:

@@ -103,11 +103,16 @@ def check_size(info: HeadInfo, parts: HeadParts, shared: str, size: int) -> None
 
 
 def share_with_target(info: HeadInfo, parts: HeadParts, target: ModelInfo) -> None:
-    """Give a head the target's embedding and output layer.
+    """Give a head what it has not of its own: the target's embedding, its output layer.
 
     Raises:
         ValueError: they have another size than the head.
     """
+    if info.own_embedding and info.own_output:
+        check_size(info, parts, "embedding", parts.embedded)
+        return
     model = read_model(openvino_core(), target.folder)
-    check_size(info, parts, "embedding", share_embedding(parts.head, model))
-    check_size(info, parts, "output layer", share_output(parts.head, model))
+    embedded = parts.embedded if info.own_embedding else share_embedding(parts.head, model)
+    check_size(info, parts, "embedding", embedded)
+    if not info.own_output:
+        check_size(info, parts, "output layer", share_output(parts.head, model))

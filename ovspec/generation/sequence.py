@@ -7,8 +7,6 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from openvino_genai import GenerationFinishReason
 
 from ovspec.cache.cache import CachedSequence
@@ -30,6 +28,7 @@ class Sequence:
         coupling: random numbers by position.
         target: blocks in the target's cache.
         draft: blocks in the draft model's cache.
+        unseen: tokens of the prompt that the draft model's cache leaves out, as they stand for pictures.
         draft_states: state of the drafters, by drafter name.
         provisional: how many of the last tokens no dense pass has confirmed.
         finish_reason: NONE while the sequence runs.
@@ -43,6 +42,7 @@ class Sequence:
     coupling: Coupling
     target: CachedSequence = field(default_factory=CachedSequence)
     draft: CachedSequence = field(default_factory=CachedSequence)
+    unseen: int = 0
     draft_states: dict[str, Any] = field(default_factory=dict)
     provisional: int = 0
     finish_reason: GenerationFinishReason = GenerationFinishReason.NONE
@@ -84,6 +84,7 @@ class Sequence:
             processor=self.processor.fork(),
             target=target,
             draft=CachedSequence(),
+            unseen=0,
             draft_states={},
             provisional=0,
         )
@@ -112,9 +113,11 @@ class Sequence:
         """Its first tokens, as the target's cache knows them."""
         return self.target.keyed(self.tokens[:count])
 
-    def uncached(self, cached: CachedSequence) -> NDArray[np.int64]:
-        """Tokens whose keys and values a model has not computed yet, i64 `[tokens]`."""
-        return np.array(self.tokens[cached.length :], np.int64)
+    @property
+    def text(self) -> list[int]:
+        """The tokens without those that stand for pictures."""
+        visual = self.target.visual
+        return self.tokens if visual is None else visual.text_of(self.tokens)
 
     def ends_with(self, tokens: SequenceOf[int]) -> bool:
         """Whether the last of `tokens`, behind those that are there, ends the sequence."""
@@ -166,8 +169,8 @@ class Sequence:
 
     def trim_caches(self) -> None:
         """Roll both caches back to the tokens of the sequence, without its last one."""
-        for cached in (self.target, self.draft):
-            cached.rollback(min(cached.length, len(self.tokens) - 1))
+        for cached, unseen in ((self.target, 0), (self.draft, self.unseen)):
+            cached.rollback(min(cached.length, len(self.tokens) - unseen - 1))
 
 
 def occurrences(prompts: SequenceOf[SequenceOf[int]]) -> list[int]:

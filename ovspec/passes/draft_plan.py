@@ -78,5 +78,6 @@ def _sampling(batch: Sequence[Rows]) -> NDArray[np.uint8]:
     for index, one in enumerate(batch):
         if (law := one.sampling) is not None:
             top_k = min(law.top_k, one.vocab_size)  # that of OpenVINO GenAI has 64 bits
-            found[index] = (one.key, one.context, top_k, law.temperature, law.top_p, law.min_p, 0)
+            position = one.context + one.unseen
+            found[index] = (one.key, position, top_k, law.temperature, law.top_p, law.min_p, 0)
     return found.view(np.uint8)

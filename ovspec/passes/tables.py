@@ -62,6 +62,7 @@ class Rows:
         vocab_size: only ids below it are drafted.
         sampling: how they are drawn; `None`: each is the most probable one.
         key: of the random numbers that they are drawn with, `Coupling.key`.
+        unseen: tokens of the text that the sequence in this cache leaves out; those numbers go by the text.
         seen: tokens that the one row sees, as a part of a picture that is seen as a whole; 0: those up to it.
     """
 
@@ -84,6 +85,7 @@ class Rows:
     vocab_size: int = 0
     sampling: SamplingParams | None = None
     key: int = 0
+    unseen: int = 0
     seen: int = 0
 
     @property

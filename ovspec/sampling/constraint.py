@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 
 # Where a fault stands in llguidance's form of a grammar, which no user has seen.
 _PLACE = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
+# Reasons of llguidance's, as they begin, in plain words.
+_PLAIN = {
+    "NoExtensionBias": "nothing satisfies it",
+    "lexer error: too many expressions constructed": "it repeats too much, or has too long a text; make it "
+    "smaller",
+    "oneOf constraints are not supported": "the schemas of a oneOf overlap, so that the answer "
+    "could be of several; use anyOf",
+}
 
 
 class GrammarError(InvalidValueError):
@@ -40,6 +48,7 @@ class Constraint:
         self._stops = np.zeros(vocab_size, np.bool_)
         self._stops[[token for token in stop_token_ids if token < vocab_size]] = True
         self._path: list[int] = []  # what the matcher has read beyond the sequence's own tokens
+        self._unread = 0  # last tokens of the sequence that it has not
         self._masks: dict[tuple[int, ...], NDArray[np.bool_]] = {}
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -49,12 +58,31 @@ class Constraint:
             GrammarError: the grammar does not allow them.
         """
         self._walk(tokens)
+        self.settle(len(tokens))
+
+    def takes(self, tokens: Sequence[int]) -> bool:
+        """Whether the sequence may go on with these tokens, however the text is spelled.
+
+        Raises:
+            GrammarError: the grammar takes too long.
+        """
+        if self._unread:
+            return False
+        self._follow(tokens)
+        rest = tokens[len(self._path) :]
+        return not rest or (self._matcher.is_stopped() and all(self._stops[token] for token in rest))
+
+    def settle(self, count: int) -> None:
+        """The sequence has the `count` tokens too that `takes` was asked for, allowed or not."""
+        self._unread += count - len(self._path)
         self._path.clear()
         self._masks.clear()
 
     def rollback(self, count: int) -> None:
         """The sequence has lost its last `count` tokens."""
-        self._back(len(self._path) + count)
+        unread = min(count, self._unread)
+        self._unread -= unread
+        self._back(len(self._path) + count - unread)
         self._path.clear()
         self._masks.clear()
 
@@ -106,6 +134,11 @@ class Constraint:
 
     def _walk(self, tokens: Sequence[int]) -> None:
         """Go to where the matcher has read `tokens`, or as many as there are up to the end of the grammar."""
+        if not self._follow(tokens):
+            raise GrammarError(f"the grammar does not allow token {tokens[len(self._path)]} there")
+
+    def _follow(self, tokens: Sequence[int]) -> bool:
+        """The same as far as the grammar allows; whether it does all the way."""
         same = 0
         for ours, theirs in zip(self._path, tokens, strict=False):
             if ours != theirs:
@@ -119,9 +152,10 @@ class Constraint:
                 break  # an end-of-sequence token, which nothing follows
             if not self._matcher.try_consume_tokens([token]):
                 self._check()
-                raise GrammarError(f"the grammar does not allow token {token} there")
+                return False
             self._path.append(token)
         self._check()
+        return True
 
     def _back(self, count: int) -> None:
         if count and not self._matcher.rollback(count):
@@ -136,4 +170,5 @@ def first_line(text: str) -> str:
     """What is wrong, without the state that follows it; of a pattern's error, its last line."""
     lines = [line.strip() for line in text.partition("<state>")[0].splitlines() if line.strip()]
     reasons = [line for line in lines if line.startswith("error:")]
-    return _PLACE.sub("", (reasons or lines or ["no reason given"])[0]).removeprefix("error: ")
+    reason = _PLACE.sub("", (reasons or lines or ["no reason given"])[0]).removeprefix("error: ")
+    return next((plain for begin, plain in _PLAIN.items() if reason.startswith(begin)), reason)

@@ -58,10 +58,7 @@ class ChatRequest:
             ApiError: 400; it names the field.
         """
         template = str(model.tokenizer.chat_template)
-        use, form = ToolUse.of(body, template), grammar_of(body)
-        if use.grammar is not None and form is not None:
-            field = form.field.partition(".")[0]
-            raise ApiError(400, f"{field}: tools give the answer its form; leave one of them out", field)
+        use = ToolUse.of(body, template, grammar_of(body))
         continues = _continues(body)
         text = model.chat_text(
             body.messages,
@@ -71,17 +68,17 @@ class ChatRequest:
             body.add_generation_prompt,
             continues,
         )
-        inside = text.rstrip().endswith("<think>") and form is None and not use.is_forced
-        made, grammar = model.prompt(text, body.messages), use.grammar or form
+        inside = text.rstrip().endswith("<think>") and use.is_free
+        made = model.prompt(text, body.messages)
         # The text of a grammar has no channels.
-        harmony = model.harmony if grammar is None else None
+        harmony = model.harmony if use.grammar is None else None
         if harmony is not None and body.stop:
             raise ApiError(400, "stop: is not looked for in the channels of this model; leave it out", "stop")
         begun = None
         if harmony is not None and (continues or body.add_generation_prompt):
             begun = begun_answer(harmony, made.tokens)  # else the last answer is one that has ended
         reasons = "think>" in template
-        return cls(made.tokens, grammar, use.schemas, reasons, inside, harmony, begun, made.visual)
+        return cls(made.tokens, use.grammar, use.schemas, reasons, inside, harmony, begun, made.visual)
 
 
 def _context(body: ChatBody) -> dict[str, Any]:

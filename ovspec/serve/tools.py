@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ovspec.errors import InvalidValueError
@@ -40,7 +40,7 @@ class ToolForm:
 
         Args:
             parallel: whether there may be several.
-            free: whether the answer may be text instead.
+            free: whether the answer may be text instead, of any form.
         """
         calls = {
             "type": "tags_with_separator",
@@ -110,12 +110,12 @@ class ToolUse:
     Attributes:
         tools: that are declared; none where none may be called.
         grammar: of answers; `None`: they are free.
-        is_forced: whether an answer is calls, and nothing else.
+        is_free: whether an answer may be any text.
     """
 
     tools: tuple[Tool, ...] = ()
     grammar: Grammar | None = None
-    is_forced: bool = False
+    is_free: bool = True
 
     @property
     def schemas(self) -> dict[str, dict[str, Any]]:
@@ -123,8 +123,12 @@ class ToolUse:
         return {tool.function.name: tool.function.parameters or {} for tool in self.tools}
 
     @classmethod
-    def of(cls, body: ChatBody, template: str) -> ToolUse:
+    def of(cls, body: ChatBody, template: str, answer: Grammar | None) -> ToolUse:
         """What a body asks for.
+
+        Args:
+            template: of the model's chats.
+            answer: that the body asks for, of an answer that is no call; `None`: any.
 
         Raises:
             ApiError: 400, a tool that is not declared, a choice without tools, or a schema that is none.
@@ -136,8 +140,8 @@ class ToolUse:
         if not tools and choice not in (None, "none", "auto"):
             raise ApiError(400, "tool_choice: there are no tools; give tools, or leave it out", "tool_choice")
         if not tools or choice == "none":
-            return cls()
-        if not body.restricts_calls:
+            return cls((), answer, answer is None)
+        if not body.restricts_calls and answer is None:
             return cls(tools)
         if isinstance(choice, NamedTool) and choice.function.name not in names:
             message = f"tool_choice: function {choice.function.name!r} is not declared in tools"
@@ -148,8 +152,11 @@ class ToolUse:
             if not isinstance(choice, NamedTool) or tool.function.name == choice.function.name
         ]
         parallel = body.parallel_tool_calls is not False and not isinstance(choice, NamedTool)
-        free, form = choice in (None, "auto"), form_of(template)
+        left_open = choice in (None, "auto")
+        is_free = left_open and answer is None
         try:
-            return cls(tools, Grammar.of_tag(form.tag(asked, parallel, free), "tools"), not free)
+            calls = Grammar.of_tag(form_of(template).tag(asked, parallel, is_free), "tools")
         except InvalidValueError as error:
             raise ApiError(400, str(error), "tools", "invalid_value") from error
+        grammar = replace(answer, other=calls) if answer is not None and left_open else calls
+        return cls(tools, grammar, is_free)

@@ -40,6 +40,19 @@ CONFIG: dict[str, Any] = {
 }
 
 
+def dspark_settings(form: str, rank: int) -> dict[str, Any]:
+    """Settings of a DSpark head as DeepSpec publishes it (`top`), and as SpecForge does (`nested`)."""
+    places = {"mask_token_id": MASK, "target_layer_ids": list(IDS)}
+    own = {"markov_rank": rank, "markov_head_type": "vanilla"}
+    own |= {"enable_confidence_head": False, "confidence_head_with_markov": True}
+    none = dict.fromkeys(("sample_from_anchor", "dflash_config", *own))
+    if form == "top":
+        more = {"dflash_query_causal": False, "log_snr_conditioning": False}
+        return {**none, **places, **own, **more, "architectures": ["Qwen3DSparkModel"]}
+    nested = {**places, **own, "projector_type": "dspark", "confidence_head_alpha": 1.0}
+    return {**none, "dflash_config": nested, "architectures": ["DSparkDraftModel"]}
+
+
 class Reference(nn.Module):
     """A head by the paper's definition, without a cache. Its parameters have the names of checkpoints.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from drafters.eagle3_models import EPS, HIDDEN, SIZE, VOCAB, Reference, attended
@@ -120,6 +121,12 @@ class ParallelReference(Reference31):
     """P-EAGLE: the same layers over masks behind the text give all tokens of a draft at once."""
 
     mask, depth = VOCAB - 1, 5
+    #: What a config.json says that vLLM reads in place of the package speculators.
+    of_vllm: ClassVar[dict[str, Any]] = {
+        **dict.fromkeys(("speculators_model_type", "speculators_config", "mask_token_id")),
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "ptd_token_id": mask,
+    }
 
     def __init__(self, embedding: torch.Tensor, seed: int = 0, **config: Any) -> None:
         methods = [{"proposal_type": "greedy", "speculative_tokens": self.depth}]
@@ -131,18 +138,21 @@ class ParallelReference(Reference31):
             "speculators_config": {"algorithm": "peagle", "proposal_methods": methods},
         }
         super().__init__(embedding, seed, **{**said, **config})
-        self._add("mask_hidden", (1, 1, 3 * HIDDEN), 1.0)
+        named = "ptd_token_id" in config
+        self._add("mask_hidden", (1, 3 * HIDDEN) if named else (1, 1, 3 * HIDDEN), 1.0)
+        # vLLM is told how many tokens to draft.
+        self.most = sys.maxsize if named else self.depth
 
     def logits(self, tokens: list[int], states: torch.Tensor, count: int) -> torch.Tensor:
         """Of the next `count` tokens, over those of the head, from the states `[tokens - 1, states]`."""
-        masks = self.weights["mask_hidden"][0].expand(count - 1, -1)
+        masks = self.weights["mask_hidden"].reshape(1, -1).expand(count - 1, -1)
         following = torch.tensor([*tokens[1:], *[self.mask] * (count - 1)])
         return self.forward(self.features(torch.cat([states, masks])), following)[1][-count:]
 
     def draft(self, tokens: list[int], states: torch.Tensor, count: int) -> list[int]:
         with torch.no_grad():
             found: list[int] = self.ids[
-                self.logits(tokens, states, min(count, self.depth)).argmax(-1)
+                self.logits(tokens, states, min(count, self.most)).argmax(-1)
             ].tolist()
         return found
 

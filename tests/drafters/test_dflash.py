@@ -14,10 +14,19 @@ import pytest
 import torch
 from commands import ovspec as command
 from drafters.correction_models import RANK
-from drafters.dflash_models import BLOCK, BOUNDARIES, CONFIG, IDS, MASK, Reference
+from drafters.dflash_models import BLOCK, BOUNDARIES, CONFIG, IDS, MASK, Reference, dspark_settings
 from drafters.eagle3_models import HIDDEN, LAYERS, VOCAB, pair
-from drafters.test_eagle3 import DRAFT, answer, expected_outcomes, outcomes, settings_of, target
+from drafters.test_eagle3 import (
+    DRAFT,
+    answer,
+    expected_outcomes,
+    outcomes,
+    plain,
+    settings_of,
+    target,
+)
 from safetensors.torch import load_file, save_file
+from schedule.charged import PASS, Charged
 from settings import F32
 from tiers import by_tier
 
@@ -25,6 +34,7 @@ import ovspec
 from ovspec.drafters.dflash import DFlashDrafter
 from ovspec.drafters.drafter import Proposal
 from ovspec.engine.llm_engine import LLMEngine
+from ovspec.engine.requests.request import Request
 from ovspec.pipeline.models.head_model import draft_choices
 from ovspec_models.folder.head_info import head_kind
 from ovspec_models.heads import export_head, open_head
@@ -109,6 +119,26 @@ def test_dspark_without_a_markov_head_drafts_as_dflash(confident: bool, tmp_path
     assert found == outcomes(head("anchor"), BOUNDARIES, BLOCK)
 
 
+@pytest.mark.parametrize("form", ["top", "nested"])
+def test_dspark_as_others_write_it(form: str, tmp_path: Path) -> None:
+    """The same drafts, also with copies of the target's embedding and output layer, not with other ones."""
+    expected = outcomes(head("dspark, vanilla"), BOUNDARIES, BLOCK)
+    checkpoint = reference("dspark, vanilla").save(tmp_path / "c", **dspark_settings(form, RANK))
+    arrays = {name: array.clone() for name, array in load_file(checkpoint / "model.safetensors").items()}
+    model = pair().model
+    layers = {"embed_tokens": model.get_input_embeddings(), "lm_head": model.get_output_embeddings()}
+    copies = {f"{name}.weight": layer.weight.detach().clone() for name, layer in layers.items()}
+
+    def found(name: str, more: dict[str, torch.Tensor]) -> Any:
+        save_file({**arrays, **more}, checkpoint / "model.safetensors")
+        export_head(open_head(checkpoint, "dflash"), pair().info, tmp_path / name, "fp32")
+        return outcomes(load(tmp_path / name), BOUNDARIES, BLOCK)
+
+    assert found("shared", {}) == found("copies", copies) == expected
+    for name, copy in copies.items():
+        assert found(name, {**copies, name: copy.flip(0)}) != expected
+
+
 def test_a_confidence_head_says_how_likely_tokens_are(tmp_path: Path) -> None:
     """Of a chain, each token's probability times that of those before it."""
     checkpoint = reference("dspark, vanilla").save(tmp_path / "dspark", enable_confidence_head=True)
@@ -128,6 +158,27 @@ def test_a_confidence_head_says_how_likely_tokens_are(tmp_path: Path) -> None:
             [likely ** (place + 1) for place in range(len(proposal.tokens))], rel=1e-5
         )
     assert chains
+
+
+def test_auto_verifies_what_a_confidence_head_expects(tmp_path: Path) -> None:
+    """Of the same drafts more where the head is sure, next to nothing where it is not; texts stay."""
+    checkpoint = reference("dspark, vanilla").save(tmp_path / "dspark", enable_confidence_head=True)
+    arrays = {name: array.clone() for name, array in load_file(checkpoint / "model.safetensors").items()}
+    arrays["confidence_head.proj.weight"] = torch.zeros(1, HIDDEN + RANK)
+    runner, sizes = target("llama", BOUNDARIES), list[float]()
+    forward, settings = runner.forward, settings_of(num_assistant_tokens=BLOCK)
+    for bias in (-4.0, 1.0, 4.0):
+        arrays["confidence_head.proj.bias"] = torch.full((1,), bias)
+        save_file(arrays, checkpoint / "model.safetensors")
+        export_head(open_head(checkpoint, "dflash"), pair().info, tmp_path / f"{bias}", "fp32")
+        schedule = Charged(runner, lambda batch, result: PASS * (1 + 0.1 * len(batch[0].tokens)), BLOCK)
+        engine = LLMEngine(runner, load(tmp_path / f"{bias}"), "dense", 32)
+        for number, prompt in enumerate(pair().prompts):
+            request = Request(str(number), prompt, settings, schedule=schedule)
+            assert list(engine.generate([request]).values()) == [plain("llama")[number]]
+        runner.forward = forward  # type: ignore[method-assign]
+        sizes.append(float(np.mean(schedule.sizes)))
+    assert sizes[0] < 0.5 and sizes[0] < sizes[1] < sizes[2] and sizes[2] > BLOCK - 1.5, sizes
 
 
 def test_a_head_of_its_own_tokens_that_is_not_whole(tmp_path: Path) -> None:
@@ -196,8 +247,8 @@ def test_heads_that_do_not_fit(tmp_path: Path, config: dict[str, Any], said: str
 def test_weights_that_are_not_read_are_refused(tmp_path: Path) -> None:
     checkpoint = reference().save(tmp_path / "dflash")
     arrays = {name: array.clone() for name, array in load_file(checkpoint / "model.safetensors").items()}
-    save_file({**arrays, "lm_head.weight": torch.zeros(VOCAB, HIDDEN)}, checkpoint / "model.safetensors")
-    with pytest.raises(ValueError, match=r"has the weight lm_head\.weight, which this kind of head does not"):
+    save_file({**arrays, "lm_head.bias": torch.zeros(VOCAB)}, checkpoint / "model.safetensors")
+    with pytest.raises(ValueError, match=r"has the weight lm_head\.bias, which this kind of head does not"):
         open_head(checkpoint, "dflash")
 
 

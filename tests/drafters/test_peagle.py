@@ -25,6 +25,7 @@ from ovspec_models.heads import open_head
 VARIANTS: dict[str, dict[str, Any]] = {
     "": {},
     "three layers": {"num_hidden_layers": 3, "fc_norm": True, "norm_output": True},
+    "as vLLM names it": ParallelReference.of_vllm,
 }
 
 
@@ -64,8 +65,11 @@ def test_acceptance_is_the_references(name: str) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"mask_token_id": None}, "mask_token_id None, expected"),
-        ({"speculators_config": {"algorithm": "peagle"}}, "speculative_tokens is None"),
+        ({"mask_token_id": None}, "no mask_token_id, expected one token"),
+        ({"mask_token_id": [3]}, r"mask_token_id is [3], expected one token"),
+        ({"pard_token": 7}, f"mask_token_id is {VOCAB - 1} and pard_token is 7, expected one token"),
+        ({**ParallelReference.of_vllm, "ptd_token_id": "7"}, "ptd_token_id is '7', expected one token"),
+        ({"speculators_config": {"algorithm": "peagle"}}, "speculative_tokens is None, expected at least 1"),
         ({"speculators_model_type": "eagle3"}, "mask_token_id of config.json is"),
     ],
 )

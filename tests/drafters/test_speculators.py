@@ -1,6 +1,6 @@
 """Heads in the formats of the package speculators, made by it: exported they compute what it computes.
 
-`pip install --no-deps speculators==0.9.0`, and pydantic-settings, loguru, datasets and hs-connectors with it.
+`make test-speculators` installs that package and runs them.
 """
 
 from __future__ import annotations

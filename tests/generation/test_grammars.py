@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import openvino_genai
@@ -98,3 +100,136 @@ def test_a_mask_has_the_tokens_that_may_follow_one_by_one(grammar: Grammar) -> N
         if constraint.ends() or not (going := [token for token in np.flatnonzero(mask) if token]):
             break
         constraint.extend([int(rng.choice(going))])
+
+
+CALL = {"begin": '{"name": "f", "parameters": ', "content": {"type": "any_text"}, "end": "}"}
+EITHER = {
+    # The first has words that begin as words of the second, and ends inside of it.
+    "a name": ({"properties": {"name": {"type": "string"}}, "required": ["name"]}, {"type": "tag", **CALL}),
+    "numbers": ({"const": 12}, {"type": "regex", "pattern": "1[0-9]{2}( [0-9]+)*"}),
+    "one begin": (
+        {
+            "type": "object",
+            "properties": {"the name": {"const": 1}},
+            "required": ["the name"],
+            "additionalProperties": False,
+        },
+        {"type": "const_string", "value": '{"the name of it": 1}'},
+    ),
+    "apart": ({"enum": ["a", True]}, {"type": "const_string", "value": "[1] and more"}),
+}
+
+
+@pytest.mark.parametrize("name", EITHER)
+def test_one_of_two_grammars_is_followed_to_its_end(name: str) -> None:
+    """What may follow is what those of them allow that can read the text, also when some is taken back."""
+    grammars = Grammars(openvino_genai.Tokenizer(demo_pair_path()), VOCAB, [0])
+    schema, tag = EITHER[name]
+    both = Grammar.of_json_schema(schema, "schema"), Grammar.of_tag(tag, "tag")
+
+    def expected(text: list[int]) -> list[bool]:
+        found = np.zeros(VOCAB, np.bool_)
+        for constraint in map(grammars.constraint, both):
+            for token in text:
+                if constraint.ends() or not constraint.takes([token]):
+                    break
+                constraint.extend([token])
+            else:
+                found |= constraint.mask()
+        return found.tolist()
+
+    rng, text, seen = np.random.default_rng(2), list[int](), set[int]()
+    constraint = grammars.constraint(replace(both[0], other=both[1]))
+    forced = constraint.forced()
+    assert all(grammars.constraint(one).forced()[: len(forced)] == forced for one in both)
+    assert len(forced) > 3 or name != "one begin"
+    for _ in range(60):
+        drafted: list[int] = []
+        while len(drafted) < 3:
+            mask = constraint.mask(drafted)
+            assert mask.tolist() == expected(text + drafted)
+            token = int(rng.choice(np.flatnonzero(mask)))
+            assert constraint.allows(drafted, token)
+            if token == 0:
+                seen.add(len(text))
+                break
+            assert constraint.valid([*drafted, token]) == len(drafted) + 1
+            drafted.append(token)
+        kept = int(rng.integers(len(drafted) + 1))
+        constraint.extend(drafted[:kept])
+        text += drafted[:kept]
+        if rng.random() < 0.3 or constraint.ends():
+            lost = int(rng.integers(1, len(text) + 1)) if text else 0
+            constraint.rollback(lost)
+            text = text[: len(text) - lost]
+    assert seen
+
+
+REPEATED = [
+    "(a{1000}){1000}",
+    "((a{90}){90}){90}",
+    "[ab](a{1000}){1000}",
+    "(x[ab]{300}){3000}",
+    "(ab c){5000}",
+]
+
+
+@pytest.mark.parametrize("pattern", REPEATED)
+def test_a_pattern_of_a_million_characters_takes_no_ones_time(pattern: str) -> None:
+    """It is refused, or its tokens take the time of other grammars' tokens."""
+    grammars = Grammars(openvino_genai.Tokenizer(demo_pair_path()), VOCAB, [0])
+    grammars.constraint(Grammar.of_regex("a", "regex"))  # makes the vocabulary ready
+    text, began, message = list[int](), time.process_time(), ""
+    try:
+        constraint = grammars.constraint(Grammar.of_regex(pattern, "regex"))
+        for _ in range(3):
+            drafted: list[int] = []
+            for token in constraint.forced()[:60] or [int(constraint.mask().argmax())]:
+                assert constraint.mask(drafted)[token]
+                drafted.append(token)
+            constraint.extend(drafted)
+            text += drafted
+    except ValueError as error:
+        message = str(error)
+    assert time.process_time() - began < 1.0
+    if pattern == "(ab c){5000}":
+        assert len(text) == 180 and ("ab c" * 5000).startswith(grammars._tokenizer.decode(text))
+    elif not text:
+        assert message.endswith("it repeats too much, or has too long a text; make it smaller")
+
+
+NUMBERS: dict[str, dict[str, object]] = {
+    "minimum=-9223372036854775808: expected a number of 9007": {"minimum": -(2**63), "maximum": -(2**63)},
+    "exclusiveMaximum=1e+300: expected a number of 9007": {"exclusiveMaximum": 1e300},
+    "maxLength=4294967296: expected a number of 4294967295": {"type": "string", "maxLength": 2**32},
+    "const has 9007199254740993: expected": {"const": 2**53 + 1},
+    "enum has 123456789012345678: expected": {"enum": ["a", {"id": [123456789012345678]}]},
+    "multipleOf=2147483648: expected a number above 0": {"multipleOf": 2**31},
+    "multipleOf=-7: expected a number above 0": {"multipleOf": -7},
+    "multipleOf=inf: expected a number above 0": {"multipleOf": float("inf")},
+    "multipleOf=1234.567: expected a number above 0": {"type": "number", "multipleOf": 1234.567},
+}
+
+
+@pytest.mark.parametrize("message", NUMBERS)
+def test_numbers_that_are_too_large_are_refused(message: str) -> None:
+    """llguidance rounds them, takes all memory, or ends the process."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer", **NUMBERS[message]}}}
+    if "const" in NUMBERS[message] or "enum" in NUMBERS[message]:
+        schema = {"anyOf": [NUMBERS[message]]}
+    with pytest.raises(ValueError, match=re.escape(f"f: {message}")) as refused:
+        Grammar.of_json_schema(schema, "f")
+    assert "\n" not in str(refused.value)
+
+
+def test_large_numbers_and_enums_that_are_followed() -> None:
+    grammars = Grammars(openvino_genai.Tokenizer(demo_pair_path()), VOCAB, [0])
+    for schema, begin in (
+        ({"const": -(2**53)}, b"-9007199254740992"),
+        ({"type": "integer", "minimum": 2**53 - 1, "maximum": 2**53 - 1}, b"9007199254740991"),
+        ({"type": "number", "minimum": 0.75, "maximum": 0.75, "multipleOf": 0.25}, b"0.75"),
+        ({"type": "integer", "minimum": 9990, "maximum": 19990, "multipleOf": 10_000}, b"10000"),
+        ({"enum": [f"name {number}" for number in range(20000)]}, b'"name '),
+    ):
+        constraint = grammars.constraint(Grammar.of_json_schema(schema, "f"))
+        assert constraint._matcher.compute_ff_bytes() == begin

@@ -43,6 +43,19 @@ def test_too_small_embedding_is_refused(tmp_path: Path, edit_json: Edit) -> None
         check_same_token_ids(demo_pair_path(), draft)
 
 
+def test_special_tokens_need_no_row(tmp_path: Path, edit_json: Edit) -> None:
+    """As Gemma 3's for pictures, of which its text models have none."""
+    draft = copy(tmp_path / "draft", TOKENIZER_FILES)
+    edit_json(draft / "config.json", lambda c: c.update(vocab_size=4096))
+    for special in (True, False):
+        extra = {"id": 4096, "content": "<image_soft_token>", "special": special}
+        edit_json(draft / "tokenizer.json", lambda data, e=extra: data.update(added_tokens=[e]))
+        if special:
+            check_same_token_ids(draft, draft)
+    with pytest.raises(ValueError, match=r"vocab_size 4096, expected more than .* 4096"):
+        check_same_token_ids(draft, draft)
+
+
 def test_first_differing_token_is_named(tmp_path: Path, edit_json: Edit) -> None:
     draft = copy(tmp_path / "draft", TOKENIZER_FILES)
 

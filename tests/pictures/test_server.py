@@ -129,10 +129,49 @@ def test_pictures_of_others_than_users_are_refused(served: Served) -> None:
     assert "a message of role system has pictures" in found["error"]["message"]
 
 
+def test_responses_see_what_chats_see(served: Served) -> None:
+    """As the official client sends pictures, between texts and in an earlier turn too."""
+    url = data_url(PICTURES[0])
+    client, options = served.client(), {"model": "ir", "temperature": 0, "max_output_tokens": NEW_TOKENS}
+    content = [
+        {"type": "input_image", "image_url": url, "detail": "auto"},
+        {"type": "input_text", "text": "What is it?"},
+    ]
+    first = [{"role": "user", "content": content}]
+    answer = client.responses.create(input=first, extra_body={"ignore_eos": True}, **options)
+    status, found = chat(served, [part(url), {"type": "text", "text": "What is it?"}])
+    assert status == 200 and answer.output_text == found["choices"][0]["message"]["content"]
+    assert answer.usage.input_tokens == found["usage"]["prompt_tokens"] > 20
+    later = [*first, {"role": "assistant", "content": "A dog."}, {"role": "user", "content": "And?"}]
+    again = client.responses.create(input=later, **options)
+    alone = client.responses.create(input=later[1:], **options)
+    assert again.usage.input_tokens - alone.usage.input_tokens > 20
+
+
+@pytest.mark.parametrize(
+    ("role", "url", "message"),
+    [
+        ("user", "https://example.org/cat.png", "is not fetched"),
+        ("user", "data:image/png;base64,AAAA", "input: picture: is no picture that can be read"),
+        ("system", "", "a message of role system has pictures"),
+    ],
+)
+def test_pictures_that_responses_refuse(served: Served, role: str, url: str, message: str) -> None:
+    picture = {"type": "input_image", "image_url": url or data_url(PICTURES[2])}
+    status, found = served.post("/v1/responses", {"input": [{"role": role, "content": [picture]}]})
+    assert status == 400
+    assert message in found["error"]["message"] and found["error"]["param"] == "input"
+
+
 def test_a_text_model_refuses_pictures(demo_ir: Path, tmp_path: Path) -> None:
     template = tmp_path / "template"
     template.write_text(TEMPLATE)
     with serving(demo_ir, "--drafter", "none", "--chat-template", template) as server:
-        status, found = chat(server, [part(data_url(PICTURES[2]))])
-    assert status == 400
-    assert "reads no pictures; send text alone" in found["error"]["message"]
+        content = [{"type": "input_image", "image_url": data_url(PICTURES[2])}]
+        refused = [
+            chat(server, [part(data_url(PICTURES[2]))]),
+            server.post("/v1/responses", {"input": [{"role": "user", "content": content}]}),
+        ]
+    for status, found in refused:
+        assert status == 400
+        assert "reads no pictures; send text alone" in found["error"]["message"]

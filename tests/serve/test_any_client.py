@@ -20,6 +20,7 @@ from ovspec.serve.requests.response_bodies import (
     ResponseCallOutput,
     ResponseEffort,
     ResponseFunction,
+    ResponseImage,
     ResponseReasoning,
     ResponseText,
 )
@@ -110,6 +111,7 @@ def test_unknown_fields_are_ignored_and_named(served: Served, demo_ir: Path, tem
         (CompletionBody, CompletionCreateParamsBase),
         (ResponseBody, responses.response_create_params.ResponseCreateParamsBase),
         (ResponseFunction, responses.FunctionToolParam),
+        (ResponseImage, responses.ResponseInputImageParam),
         (ResponseCall, responses.ResponseFunctionToolCallParam),
         (ResponseCallOutput, responses.response_input_item_param.FunctionCallOutput),
         (ResponseReasoning, responses.ResponseReasoningItemParam),

@@ -152,6 +152,16 @@ def test_tokens_of_one_name_keep_their_log_probabilities() -> None:
     assert found == {TEXT.decode([5]): -0.5, "token_id:5": -1.0, TEXT.decode([6]): -2.0}
 
 
+def test_a_completions_token_is_among_those_it_might_have_been() -> None:
+    """As of OpenAI: one more than asked for, where it is none of the most probable."""
+    top = ((5, -0.5), (6, -1.0))
+    for token, logprob in ((9, -3.0), (6, -1.0)):
+        choice = Choice(TEXT, logprobs=2)
+        delta = choice.add(output([token], True, [TokenLogprobs(logprob, top)]))
+        found = CompletionObjects("m", 2).chunk(0, delta)[0]["choices"][0]["logprobs"]["top_logprobs"][0]
+        assert found == {TEXT.decode([5]): -0.5, TEXT.decode([6]): -1.0, TEXT.decode([token]): logprob}
+
+
 def test_stop_strings_count_from_min_tokens_on() -> None:
     tokens = encoded("She had a cat and a dog and a bird and")
     choice = Choice(TEXT, (" and",), min_tokens=5)

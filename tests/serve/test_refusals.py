@@ -55,6 +55,7 @@ FIELDS = {
     "stream_options": ({"stream_options": {"include_usage": True}}, "stream_options"),
     "tools": ({"tools": [{"type": "function", "function": {}}]}, "tools"),
     "response_format": ({"response_format": {"type": "xml"}}, "response_format"),
+    "a word": ({"response_format": "json"}, 'response_format="json": expected an object'),
     "schema": (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 5}}}},
         "response_format",
@@ -136,6 +137,23 @@ def test_the_field_is_named(served: Served, name: str) -> None:
     assert status == 400 and error["type"] == "invalid_request_error"
     assert error["param"] == message.partition(".")[0].partition("=")[0]
     assert error["message"].startswith(message) and "\n" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([1, -2], "prompt.1=-2: input should be greater than or equal to 0"),
+        ([1, "a"], 'prompt.1="a": input should be a valid integer'),
+        (["a", 1], "prompt.1=1: input should be a valid string"),
+        ([[1], [2, 1.5]], "prompt.1.1=1.5: input should be a valid integer"),
+        ([[1], "a"], 'prompt.1="a": input should be a valid list'),
+        ({"a": 1}, "prompt=an object of 1: input should be a valid string"),
+        ([None], "prompt.0=null: input should be a valid integer"),
+    ],
+)
+def test_what_is_wrong_with_a_prompt_is_named(served: Served, prompt: object, message: str) -> None:
+    status, body = served.post("/v1/completions", {"prompt": prompt, "max_tokens": 1})
+    assert status == 400 and body["error"]["message"] == message and body["error"]["param"] == "prompt"
 
 
 def test_supported_values_of_unsupported_fields_pass(served: Served) -> None:

@@ -241,8 +241,8 @@ FREE = {**WEATHER, "strict": False}
 )
 def test_only_grammars_take_the_lane_of_grammars(fields: dict[str, Any], expected: bool) -> None:
     body = ResponseBody.of_fields({"input": "x", **fields})
-    use = ToolUse.of(body.chat(), "")
-    assert body.has_grammar == expected == (grammar_of(body.chat()) is not None or use.grammar is not None)
+    use = ToolUse.of(body.chat(), "", grammar_of(body.chat()))
+    assert body.has_grammar == expected == (use.grammar is not None)
 
 
 def test_reasoning_text_and_calls_are_items_in_this_order() -> None:
@@ -282,6 +282,8 @@ def test_reasoning_of_a_model_that_reasons(demo_ir: Any, tmp_path: Any) -> None:
     [
         ({"input": []}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}]}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "x"}]}]}, "input"),
         (
             {"input": [{"type": "item_reference", "id": "x"}]},
             "input.0.type=\"item_reference\": is not supported; possible: 'message', 'function_call'",

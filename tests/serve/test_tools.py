@@ -64,6 +64,63 @@ def test_a_call_that_is_required(served: Served, choice: Any) -> None:
     assert status == 200 and answer["choices"][0]["finish_reason"] in ("stop", "length")
 
 
+FORM = {
+    "type": "object",
+    "properties": {"a": {"const": 1}, "mood": {"enum": ["good", "bad"]}},
+    "required": ["a", "mood"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "not strict"])
+def test_a_call_or_an_answer_of_the_form(served: Served, strict: bool) -> None:
+    """As OpenAI's parse() has it: tools say nothing of the answer's form, nor that of calls."""
+    tools = [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": strict}}, TOOLS[1]]
+    form = {"type": "json_schema", "json_schema": {"name": "form", "strict": True, "schema": FORM}}
+    body = {**CHAT, "max_tokens": 120, "tools": tools, "response_format": form, "temperature": 1.5}
+    found: list[Any] = []
+    for seed in range(4):
+        status, answer = served.post("/v1/chat/completions", {**body, "n": 8, "seed": seed})
+        assert status == 200, answer
+        found += answer["choices"]
+    calls = [one for one in found if one["finish_reason"] == "tool_calls"]
+    texts = [one for one in found if one["finish_reason"] == "stop"]
+    for one in calls:
+        assert one["message"]["content"] is None
+        for call in one["message"]["tool_calls"]:
+            check_call(call)
+    for one in texts:
+        assert "tool_calls" not in one["message"] or not one["message"]["tool_calls"]
+        assert json.loads(one["message"]["content"]) in [{"a": 1, "mood": m} for m in ("good", "bad")]
+    assert calls and texts
+    assert all(one["finish_reason"] == "length" for one in found if one not in (*calls, *texts))
+    # Where a call is required, or none is taken, the other can't be had.
+    for choice, reason in (("required", "tool_calls"), (NAMED, "tool_calls"), ("none", "stop")):
+        status, answer = served.post(
+            "/v1/chat/completions", {**body, "tool_choice": choice, "temperature": 0}
+        )
+        assert status == 200 and answer["choices"][0]["finish_reason"] in (reason, "length"), answer
+        assert bool(answer["choices"][0]["message"].get("tool_calls")) == (choice != "none")
+
+
+def test_a_call_or_an_answer_of_the_form_in_responses(served: Served) -> None:
+    kinds = set()
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    form = {"type": "json_schema", "name": "form", "strict": True, "schema": FORM}
+    body = {"model": "demo", "input": "Once upon a time", "tools": tools, "text": {"format": form}}
+    for seed in range(24):
+        asked = {**body, "temperature": 1.5, "seed": seed, "max_output_tokens": 120}
+        status, answer = served.post("/v1/responses", asked)
+        assert status == 200, answer
+        for item in answer["output"] if answer["status"] == "completed" else ():
+            kinds.add(item["type"])
+            if item["type"] == "function_call":
+                check_call({"function": item})
+            else:
+                assert json.loads(item["content"][0]["text"])["a"] == 1
+    assert kinds == {"function_call", "message"}
+
+
 WRONG_SCHEMAS: dict[str, dict[str, Any]] = {
     "items.type": {"items": {"type": 5}},
     "no object": {"type": "string"},
@@ -112,9 +169,11 @@ def test_a_free_call_may_have_a_schema_that_no_grammar_follows(served: Served) -
             },
             "tools",
         ),
+        ({"tools": TOOLS, "response_format": {"type": "json_schema"}}, "response_format"),
+        ({"tools": TOOLS, "guided_regex": r"[^\s\S]"}, "guided_regex"),
         (
-            {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
-            "response_format",
+            {"tools": TOOLS, "guided_regex": "a", "response_format": {"type": "json_object"}},
+            "guided_regex",
         ),
         (
             {

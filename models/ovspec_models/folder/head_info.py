@@ -26,6 +26,8 @@ _KINDS = (
     *("eagle3", "dflash2", "dspark", "xpress", "domino", "lilicorr", "dflash", "medusa", "hydra", "mtp"),
     *("peagle", "eagle"),
 )
+# Where vLLM looks for the token of P-EAGLE's masks; the package speculators names it mask_token_id.
+MASK_TOKENS = ("pard_token", "ptd_token_id")
 # Forms of a kind that is exported and drafts as that kind does.
 _FORMS = {"dspark": "dflash", "dflash2": "dflash", "xpress": "dflash", "peagle": "eagle3"}
 #: Forms of DFlash with a head that corrects a place's logits by the tokens drafted before it.
@@ -41,12 +43,12 @@ MTP_IR = "openvino_mtp_model.xml"
 TARGET_LAYERS, TARGET_SIZE = "target_num_layers", "target_hidden_size"
 OWN_EMBEDDING, OWN_OUTPUT = "own_embedding", "own_output"
 BOUNDARIES = "eagle_aux_hidden_state_layer_ids"
-# Kinds that have an output layer for tokens of their own alone.
+# Kinds that take the output layer of their target.
 _SHARING = ("dflash", "mtp")
 #: Norms that an EAGLE-3 head may have more than the paper's, or elsewhere.
 NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _BOUNDARIES_OF_DFLASH = "aux_hidden_state_layer_ids"
-_DFLASH = "dflash_config"
+_DFLASH, _OUTPUTS_OF_LAYERS = "dflash_config", "target_layer_ids"
 # Numbers of modules in the config.json of targets, Qwen's and DeepSeek's.
 _MTP_MODULES = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 
@@ -79,7 +81,8 @@ def form_of(config: dict[str, Any], tail: bytes = b"") -> str | None:
     # Published Medusa and Hydra heads name no architecture.
     said += " ".join(kind for kind in _SIZES_IN_WEIGHTS if f"{kind}_num_heads" in config)
     said += " ".join(kind for kind in _KINDS if f"<{kind}_mode".encode() in tail)
-    return next((kind for kind in _KINDS if kind in said), None)
+    kind = next((kind for kind in _KINDS if kind in said), None)
+    return "peagle" if kind == "eagle3" and any(name in config for name in MASK_TOKENS) else kind
 
 
 def why_unknown(kind: str, known: Iterable[str]) -> str:
@@ -229,20 +232,22 @@ def has_own_tokens(config: dict[str, Any]) -> bool:
 def correction_of(config: dict[str, Any]) -> str:
     """One of `CORRECTED` by a head's config.json; empty: nothing follows its logits."""
     form = form_of(config)
-    if form == "dspark" and is_pure(config) and config.get("enable_confidence_head", True) is False:
+    confident = block_settings(config).get("enable_confidence_head", True) is not False
+    if form == "dspark" and is_pure(config) and not confident:
         return ""
     return form if form in CORRECTED else ""
 
 
 def is_pure(config: dict[str, Any]) -> bool:
     """Whether a DSpark head's config.json says that it drafts as DFlash, without a Markov head."""
-    rank = config.get("markov_rank")
+    rank = block_settings(config).get("markov_rank")
     return is_int(rank) and rank == 0
 
 
 def _has_own_output(kind: str, config: dict[str, Any]) -> bool:
-    """Most have one unless their export says otherwise, some kinds for tokens of their own alone."""
-    return config.get(OWN_OUTPUT) is not False if kind not in _SHARING else has_own_tokens(config)
+    """Most have one unless their export says otherwise, some kinds if it says so or for their own tokens."""
+    said = config.get(OWN_OUTPUT)
+    return said is not False if kind not in _SHARING else said is True or has_own_tokens(config)
 
 
 def samples_anchor(config: dict[str, Any]) -> bool:
@@ -274,7 +279,9 @@ def boundaries_of(folder: Path, config: dict[str, Any]) -> tuple[int, ...] | Non
     else:
         # Here a number means the output of that layer, and so the boundary after it.
         outputs = _nested(config, "eagle_config").get(BOUNDARIES)
-        outputs = outputs or _nested(config, _DFLASH).get("target_layer_ids")
+        outputs = outputs or _nested(config, _DFLASH).get(_OUTPUTS_OF_LAYERS)
+        if form_of(config) == "dspark":
+            outputs = outputs or config.get(_OUTPUTS_OF_LAYERS)
         ids = [number + 1 for number in outputs] if _are_numbers(outputs) else outputs
     if not ids:
         return None
@@ -323,21 +330,26 @@ def block_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
 
 
 def masks_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
-    """As `block_of`, of a P-EAGLE head, whose config.json says how many tokens it drafts.
+    """As `block_of`, of a P-EAGLE head: as many tokens as are asked for where vLLM is told their number.
 
     Raises:
         ValueError: config.json does not say them.
     """
-    methods = _nested(config, "speculators_config").get("proposal_methods")
-    method = methods[0] if isinstance(methods, list) and methods else None
-    drafted = method.get("speculative_tokens") if isinstance(method, dict) else None
-    token = config.get("mask_token_id")
-    if not is_int(drafted) or not 1 <= drafted < _MOST or not is_int(token) or token < 0:
-        raise ValueError(
-            f"{folder / 'config.json'}: speculative_tokens is {shown(drafted)} and mask_token_id "
-            f"{shown(token)}, expected at least 1 and a token; get the head again"
-        )
-    return drafted + 1, int(token)
+    where = folder / "config.json"
+    drafted: object = _MOST - 1
+    if of_speculators(config):
+        methods = _nested(config, "speculators_config").get("proposal_methods")
+        method = methods[0] if isinstance(methods, list) and methods else None
+        drafted = method.get("speculative_tokens") if isinstance(method, dict) else None
+    if not is_int(drafted) or not 1 <= drafted < _MOST:
+        raise ValueError(f"{where}: speculative_tokens is {shown(drafted)}, expected at least 1; {_AGAIN}")
+    tokens = {name: config[name] for name in ("mask_token_id", *MASK_TOKENS) if config.get(name) is not None}
+    first, *others = tokens.values() or (None,)
+    if not is_int(first) or first < 0 or any(other != first for other in others):
+        said = " and ".join(f"{name} is {shown(value)}" for name, value in tokens.items())
+        expected = "expected one token that stands for those to come"
+        raise ValueError(f"{where}: {said or 'no mask_token_id'}, {expected}; {_AGAIN}")
+    return drafted + 1, first
 
 
 def _block(folder: Path, config: dict[str, Any], form: str) -> tuple[int, int] | None:

@@ -19,7 +19,8 @@ def check_same_token_ids(target_folder: str | Path, draft_folder: str | Path) ->
 
     A draft proposes token ids, so an id that means another token is an error in every proposal. Only the
     tokenizers are compared: the models' own ``vocab_size`` may be padded differently, as long as the
-    draft's embedding has a row for every token. Merge rules are not: only the target's tokenizer cuts text.
+    draft's embedding has a row for every token but special ones: Gemma 3's text models have none for the one
+    that stands for pictures. Merge rules are not: only the target's tokenizer cuts text.
 
     Raises ValueError naming the first token (lowest id) that differs, the vocabulary that is too small, or
     the file or folder whose tokenizer cannot be read.
@@ -29,6 +30,8 @@ def check_same_token_ids(target_folder: str | Path, draft_folder: str | Path) ->
     compare_vocabularies(of_target, of_draft, f"'{target}'", f"'{draft}'")
     rows = _model_rows(draft)
     highest = max(of_target, default=-1)
+    if rows is not None and rows <= highest:
+        highest = max(of_draft.keys() - _special_ids(draft), default=-1)
     if rows is not None and rows <= highest:
         raise ValueError(
             f"draft model '{draft}' has vocab_size {rows}, expected more than the tokenizer's highest "
@@ -90,6 +93,14 @@ def _from_tokenizer_json(path: Path) -> dict[int, Token]:
             f"{path}: cannot be read as a tokenizer ({error!r}); export the model again"
         ) from None
     return {index: token for token, index in named.items()}
+
+
+def _special_ids(folder: Path) -> set[int]:
+    """Ids of the special tokens that a tokenizer was given beside its vocabulary, where it says so."""
+    if not (folder / "tokenizer.json").is_file():
+        return set()
+    added = read_json(folder / "tokenizer.json", "export the model again", _MOST_BYTES).get("added_tokens")
+    return {entry["id"] for entry in added or [] if entry.get("special") is True}
 
 
 def _model_rows(folder: Path) -> int | None:

@@ -19,6 +19,7 @@ from openvino import opset15 as ops
 
 from ovspec_models.folder.head_info import (
     OWN_EMBEDDING,
+    OWN_OUTPUT,
     block_of,
     block_settings,
     boundaries_of,
@@ -108,7 +109,7 @@ def dflash_graph(shape: ModelShape, weights: Weights, states: int, more: More | 
     Inputs ``input_ids``, ``hidden_states`` f32 ``[batch, rows, states]``, ``attention_mask``,
     ``position_ids``, ``beam_idx``, and ``block_rows`` i64 ``[block rows]``, which rows are of a block; output
     ``logits`` f32 ``[batch, rows, vocabulary]``, of meaning for these. Embedding and output layer have one
-    token; the target's replace them when the head is loaded, but an output layer of the head's own tokens.
+    token where the head has none of its own; the target's replace them when it is loaded.
 
     Args:
         shape: of the layers.
@@ -188,17 +189,25 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {}
     for name, wanted in dflash_weights(shape, len(boundaries)).items():
         arrays[name] = checkpoint.array(name, f"model.{name}", dims=wanted)
-    for name in (_EMBEDDING, _OUTPUT):
-        arrays[name] = np.zeros((1, shape.hidden_size), np.float32)
+    sizes = _sizes(checkpoint)
+    for name, tokens in ((_EMBEDDING, sizes.target), (_OUTPUT, sizes.drafted)):
+        if held := _held(checkpoint, name):
+            arrays[name] = checkpoint.array(held, dims=(tokens, shape.hidden_size))
+        else:
+            arrays[name] = np.zeros((1, shape.hidden_size), np.float32)
     if has_own_tokens(config):
-        drafted = checkpoint.count("draft_vocab_size")
-        arrays[_OUTPUT] = checkpoint.array(_OUTPUT, dims=(drafted, shape.hidden_size))
-        arrays["d2t"] = checkpoint.array("d2t", dims=(drafted,))
+        checkpoint.array(_OUTPUT, f"model.{_OUTPUT}")
+        arrays["d2t"] = checkpoint.array("d2t", dims=(sizes.drafted,))
         check_tables(checkpoint.folder, arrays["d2t"], checkpoint.arrays.get("t2d"))
     if convolutions := _convolutions(checkpoint):
         arrays |= convolutions.arrays(checkpoint, shape.num_hidden_layers)
-    own_correction = correction_arrays(checkpoint, _sizes(checkpoint))
+    own_correction = correction_arrays(checkpoint, sizes)
     return {**arrays, **{f"{_CORRECTION}{name}": array for name, array in own_correction.items()}}
+
+
+def _held(checkpoint: HeadCheckpoint, name: str) -> str | None:
+    """The checkpoint's name of a layer that it may share with its target."""
+    return next((place for place in (name, f"model.{name}") if place in checkpoint.arrays), None)
 
 
 def _sizes(checkpoint: HeadCheckpoint) -> Sizes:
@@ -237,4 +246,5 @@ def dflash_weights(shape: ModelShape, boundaries: int) -> dict[str, tuple[int, .
 
 def dflash_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
     """What config.json of the exported folder says beside the published one."""
-    return {OWN_EMBEDDING: False}
+    own = {OWN_EMBEDDING: _EMBEDDING, OWN_OUTPUT: _OUTPUT}
+    return {fact: _held(checkpoint, name) is not None for fact, name in own.items()}

@@ -13,6 +13,7 @@ from openvino import opset15 as ops
 from ovspec_models.folder.head_info import (
     BOUNDARIES,
     FORMAT,
+    MASK_TOKENS,
     NORMS,
     OWN_EMBEDDING,
     OWN_OUTPUT,
@@ -71,7 +72,7 @@ def eagle3_settings(config: dict[str, Any]) -> HeadSettings:
     """What of config.json a head follows."""
     if form_of(config) != "peagle":
         return _SETTINGS
-    return _SETTINGS.and_those(HeadSettings(read=("mask_token_id",), values={}))
+    return _SETTINGS.and_those(HeadSettings(read=("mask_token_id", *MASK_TOKENS), values={}))
 
 
 def eagle3_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> ov.Model:

@@ -6,7 +6,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
 
-from ovspec_models.folder.head_info import is_pure
+from ovspec_models.folder.head_info import block_settings, is_pure
 from ovspec_models.folder.shown import shown
 from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint
 from ovspec_models.heads.correction_form import (
@@ -25,19 +25,24 @@ from ovspec_models.heads.settings import HeadSettings
 from ovspec_models.synthetic.layers import linear
 
 _HEAD, _CONFIDENCE = "markov_head", "confidence_head.proj"
+_SIZES = ("markov_rank", "markov_head_type")
+_FLAGS = ("enable_confidence_head", "confidence_head_with_markov")
+_PLACES = ("", "dflash_config.")
+# Settings of DeepSpec that its published heads do not use.
+_OF_OTHERS = ("dflash_query_causal", "log_snr_conditioning", "enable_qwen35_gated_q_proj")
 _OUTPUT, _GATE, _JOINT = "output.weight", "gate.weight", "joint.weight"
 
 
 def _arrays(checkpoint: HeadCheckpoint, sizes: Sizes) -> Arrays:
     found = _none(checkpoint, sizes) if is_pure(checkpoint.config) else _markov(checkpoint, sizes)
-    if checkpoint.config.get("enable_confidence_head", True):
+    if block_settings(checkpoint.config).get("enable_confidence_head", True):
         _add_confidence(checkpoint, found, sizes)
     return found
 
 
 def _none(checkpoint: HeadCheckpoint, sizes: Sizes) -> Arrays:
     """Of a head with confidences alone, which no token before changes."""
-    if checkpoint.config.get("confidence_head_with_markov", True):
+    if block_settings(checkpoint.config).get("confidence_head_with_markov", True):
         raise ValueError(
             f"head '{checkpoint.folder}': confidence_head_with_markov of config.json is true, and "
             "markov_rank 0: there is no Markov head to read; get the head again"
@@ -46,7 +51,8 @@ def _none(checkpoint: HeadCheckpoint, sizes: Sizes) -> Arrays:
 
 
 def _markov(checkpoint: HeadCheckpoint, sizes: Sizes) -> Arrays:
-    rank, kind = checkpoint.count("markov_rank"), checkpoint.config.get("markov_head_type", "vanilla")
+    said = block_settings(checkpoint.config)
+    rank, kind = checkpoint.count("markov_rank", config=said), said.get("markov_head_type", "vanilla")
     hidden, array = sizes.hidden, checkpoint.array
     found = {
         BEFORE: array(f"{_HEAD}.markov_w1.weight", dims=(sizes.target, rank)),
@@ -70,7 +76,8 @@ def _markov(checkpoint: HeadCheckpoint, sizes: Sizes) -> Arrays:
 
 def _add_confidence(checkpoint: HeadCheckpoint, found: Arrays, sizes: Sizes) -> None:
     """One more number that is given, the part of the states in the confidence."""
-    hidden, reads_token = sizes.hidden, checkpoint.config.get("confidence_head_with_markov", True)
+    hidden, said = sizes.hidden, block_settings(checkpoint.config)
+    reads_token = said.get("confidence_head_with_markov", True)
     rank = found[BEFORE].shape[1] if reads_token else 0
     weight = checkpoint.array(f"{_CONFIDENCE}.weight", dims=(1, hidden + rank))
     bias = checkpoint.array(f"{_CONFIDENCE}.bias", dims=(1,))
@@ -108,11 +115,13 @@ MARKOV = CorrectionForm(
     _state,
     _step,
     HeadSettings(
-        read=("markov_rank", "markov_head_type"),
+        read=(*_SIZES, "target_layer_ids"),
         values={
-            "enable_confidence_head": (True, False),
-            "confidence_head_with_markov": (True, False),
+            **{f"{place}{name}": (True, False) for place in _PLACES for name in _FLAGS},
             "dflash_config.projector_type": ("dspark",),
+            **dict.fromkeys(_OF_OTHERS, (False,)),
         },
+        # SpecForge writes them there; the last one is of its training.
+        inside={"dflash_config": (*_SIZES, "confidence_head_alpha")},
     ),
 )

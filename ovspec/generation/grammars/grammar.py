@@ -22,10 +22,12 @@ class Grammar:
     Attributes:
         text: in llguidance's form.
         field: that it comes from, for messages.
+        other: grammar whose text will do as well; `None`: none.
     """
 
     text: str
     field: str
+    other: Grammar | None = None
 
     @classmethod
     def of_json_schema(cls, schema: object, field: str, spaces: str | None = None) -> Grammar:

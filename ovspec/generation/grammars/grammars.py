@@ -16,6 +16,7 @@ from ovspec.errors import InvalidValueError
 from ovspec.generation.grammars.grammar import Grammar
 from ovspec.generation.grammars.token_bytes import TokenBytes
 from ovspec.sampling.constraint import Constraint, first_line
+from ovspec.sampling.either_constraint import EitherConstraint
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -24,6 +25,12 @@ _KEPT = 64
 # Tokens that a mask takes or leaves together, beside llguidance's own for JSON: masks of patterns of letters
 # with a count take 0.1 ms of 49,152 tokens instead of 0.2 to 0.3.
 _WORDS = ("[a-z ]{1,10}", "[a-zA-Z ]{1,10}")
+# What llguidance may do before the first token: at least, for each character of a grammar, and at most. The
+# most is its own limit, with which (a{1000}){1000} takes 0.8 s and 170 MB that are kept; a tenth is enough
+# for large patterns and schemas. What is long itself, as an enum of thousands, has more.
+_FUEL, _FUEL_OF_CHARACTER, _MOST_FUEL = 100_000, 4, 1_000_000
+# Of a text that must follow, so many characters become tokens at a time: at every row, all of it would.
+_AHEAD = 1024
 # Texts whose tokens are kept, and how long they may be: half a MB at most.
 _TEXTS, _SHORT = 2048, 64
 
@@ -66,20 +73,25 @@ class Grammars:
             self._ready.move_to_end(grammar.text)
             if len(self._ready) > _KEPT:
                 self._ready.popitem(last=False)
-            return Constraint(matcher.deep_copy(), self._vocab_size, self._stops)
+            made = Constraint(matcher.deep_copy(), self._vocab_size, self._stops)
+        return made if grammar.other is None else EitherConstraint(made, self.constraint(grammar.other))
 
     def _made(self, grammar: Grammar) -> LLMatcher:
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
-        matcher = LLMatcher(self._tokens, grammar.text, log_level=0)
+        fuel = min(_MOST_FUEL, max(_FUEL, _FUEL_OF_CHARACTER * len(grammar.text)))
+        limits = LLParserLimits(initial_lexer_fuel=fuel)
+        matcher = LLMatcher(self._tokens, grammar.text, log_level=0, limits=limits)
         if not matcher.is_error():
             matcher.compute_bitmask()  # what nothing satisfies is found here
-        if not matcher.is_error():
+        error = matcher.get_error()
+        if not error:
+            tried = matcher.deep_copy()
+            tried.try_consume_tokens(tried.compute_ff_tokens()[:1])  # and what takes too long here
+            error = tried.get_error()
+        if not error:
             return matcher
-        reason = first_line(matcher.get_error())
-        if reason == "NoExtensionBias":
-            reason = "nothing satisfies it"
-        raise InvalidValueError(f"{grammar.field}: {reason}")
+        raise InvalidValueError(f"{grammar.field}: {first_line(error)}")
 
     @functools.cached_property
     def _tokens(self) -> LLTokenizer:
@@ -118,7 +130,7 @@ class _Wrapped:
         self._encode = functools.lru_cache(_TEXTS)(self._encoded)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        text = text.decode() if isinstance(text, bytes) else text
+        text = (text.decode() if isinstance(text, bytes) else text)[:_AHEAD]
         return list((self._encode if len(text) <= _SHORT else self._encoded)(text))
 
     def _encoded(self, text: str) -> tuple[int, ...]:

@@ -5,14 +5,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from ovspec.errors import InvalidValueError
+from ovspec_models.folder.shown import shown
 
 # At parts of a schema: one whose references lead to many others again and again is followed no further, and
 # refused by nobody.
 _MOST_LOOKS = 100_000
 
+
+# llguidance computes with floating-point numbers, which larger whole ones are not; lengths have 32 bits.
+_EXACT = 2**53
+# A state of llguidance's for each remainder: 0.1 s. Two billions take all memory.
+_MOST_REMAINDERS = 10_000
+_MOST = {
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _EXACT),
+    **dict.fromkeys(("minLength", "maxLength"), 2**32 - 1),
+}
 
 _SCHEMAS_BY_NAME = {"properties", "$defs", "definitions"}
 _WITH_SCHEMAS = {"items", "prefixItems", "anyOf", "oneOf", "additionalProperties"}
@@ -73,11 +84,12 @@ def schema_text(schema: object, field: str, spaces: str | None = None) -> str:
     """A JSON schema as text, with what stands between the parts of JSON.
 
     Raises:
-        InvalidValueError: it is none, or no text of any length satisfies it.
+        InvalidValueError: it is none, no text of any length satisfies it, or it has too large a number.
     """
     schema = schema_of(schema, field)
     try:
         _check_ends(schema, field)
+        _check_numbers(schema, field)
         return json.dumps({**schema, "x-guidance": _spacing(spaces)})
     except RecursionError:
         raise InvalidValueError(f"{field}: the schema is nested too deeply; make it flatter") from None
@@ -107,6 +119,47 @@ def _check_ends(schema: Mapping[str, Any], field: str) -> None:
             f"{field}: no JSON satisfies the schema: a reference requires itself without end; make the "
             "property that refers back optional, or allow null"
         )
+
+
+def _check_numbers(part: object, field: str) -> None:
+    """Refuse numbers that llguidance rounds; a bound of -2**63 ends its process."""
+    if isinstance(part, Mapping):
+        for name, value in part.items():
+            if name in _MOST and isinstance(value, (int, float)):
+                _check_number(value, _MOST[name], f"{field}: {name}={shown(value)}")
+            elif name == "multipleOf" and isinstance(value, (int, float)) and not isinstance(value, bool):
+                _check_multiple(value, f"{field}: {name}={shown(value)}")
+            elif name in ("const", "enum"):
+                _check_values(value, f"{field}: {name}")
+            else:
+                _check_numbers(value, field)
+    elif isinstance(part, list):
+        for value in part:
+            _check_numbers(value, field)
+
+
+def _check_values(value: object, what: str) -> None:
+    """The same of whole numbers in an answer itself."""
+    if isinstance(value, (Mapping, list)):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            _check_values(one, what)
+    elif isinstance(value, int):
+        _check_number(value, _EXACT, f"{what} has {shown(value)}")
+
+
+def _check_multiple(value: float, what: str) -> None:
+    number = Decimal(str(float(value)) if 0 < value < _EXACT else 0).normalize()
+    places = max(0, -int(number.as_tuple().exponent))
+    if not 0 < int(number.scaleb(places)) <= _MOST_REMAINDERS:
+        raise InvalidValueError(
+            f"{what}: expected a number above 0 whose digits are a number of {_MOST_REMAINDERS} at most; "
+            "take one with fewer, or leave it out"
+        )
+
+
+def _check_number(value: float, most: int, what: str) -> None:
+    if abs(value) > most:
+        raise InvalidValueError(f"{what}: expected a number of {most} at most; give a smaller one, or a text")
 
 
 class _Endings:

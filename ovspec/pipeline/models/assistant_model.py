@@ -80,5 +80,5 @@ class AssistantChoices:
             ValueError: a model or setting that can't be served.
         """
         runner = ModelRunner(self.info.folder, backends=self.backends)
-        positions = self.info.max_position_embeddings
-        return AssistantDrafter(runner, vocab_size, prefill_chunk, positions, self.sparse)
+        positions, known = self.info.max_position_embeddings, self.info.vocab_size
+        return AssistantDrafter(runner, vocab_size, prefill_chunk, positions, self.sparse, known)

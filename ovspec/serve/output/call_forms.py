@@ -15,10 +15,12 @@ _NAME_BEHIND = re.compile(r'\s*,\s*"name"\s*:\s*"(?P<name>[\w.-]{1,64})"')
 _BEFORE_NAME = ',"name":"'
 _PYTHON_MARK = re.compile(r"\\.|[\"'()\[\]{}]", re.DOTALL)
 _PYTHON_WORD = re.compile(
-    r"(?P<text>\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*')|\b(?P<key>\w+)\s*=(?!=)|\b(?P<word>True|False|None)\b",
+    r"(?P<text>\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*')|\b(?P<key>\w+)\s*=(?!=)|\b(?P<word>true|false|null)\b",
     re.DOTALL,
 )
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_PYTHON_WORDS = {"true": "True", "false": "False", "null": "None"}
+# What a text of Python's has in another form: line breaks, and backslashes that escape nothing.
+_PYTHON_ODD = re.compile(r"\\[\\'\"abfnrtv0-7xuUN\n]|(?P<odd>[\\\n\r])")
 _PARAMETER = re.compile(r"\s*<parameter=(?P<name>[^>\n]{1,64})>")
 _PARAMETER_END = "</parameter>"
 _FUNCTION_END = re.compile(r"\s*</function>")
@@ -115,9 +117,9 @@ class PythonArguments(JsonArguments):
         end = self._closed(text, _PYTHON_MARK)
         if end is not None:
             try:
-                inner = _PYTHON_WORD.sub(_json_word, text[self.start + 1 : end - 1])
-                self.whole = json.dumps(json.loads(f"{{{inner}}}"), allow_nan=False)
-            except (ValueError, SyntaxError, RecursionError):
+                inner = _PYTHON_WORD.sub(_python_word, text[self.start + 1 : end - 1])
+                self.whole = json.dumps(ast.literal_eval(f"{{{inner}}}"), allow_nan=False)
+            except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
                 self.whole = None
         return end
 
@@ -215,10 +217,12 @@ def _arguments(text: str) -> str | None:
     return text if isinstance(value, dict) else "{}" if value is None else None
 
 
-def _json_word(found: re.Match[str]) -> str:
-    """A text, the name of an argument or a constant of Python in JSON."""
+def _python_word(found: re.Match[str]) -> str:
+    """A text, the name of an argument or a constant of JSON, as an entry of Python's dict has it."""
     if found["text"] is not None:
-        return json.dumps(ast.literal_eval(found["text"].replace("\n", "\\n")))
+        return _PYTHON_ODD.sub(
+            lambda part: repr(part["odd"])[1:-1] if part["odd"] else part[0], found["text"]
+        )
     return f'"{found["key"]}":' if found["key"] is not None else _PYTHON_WORDS[found["word"]]
 
 

@@ -80,7 +80,7 @@ class Choice:
             token_text, stop_strings, include_stop_string, prompt=prompt, min_tokens=min_tokens
         )
         self._token_by_token, self._logprobs = token_by_token, logprobs
-        self._named: list[tuple[Piece, TokenLogprobs, list[Piece]]] = []
+        self._named: list[tuple[int, Piece, TokenLogprobs, list[Piece]]] = []
         self._num_placed = 0
         self.num_tokens, self._sum_logprobs = 0, 0.0
         self.finish_reason: str | None = None
@@ -153,16 +153,16 @@ class Choice:
     def _name(self, token: int, logprobs: TokenLogprobs, count: int) -> None:
         asked = [token, *(other for other, _ in logprobs.top[:count])]
         first, *others = self._token_text.pieces(self._detokenizer.window, asked)
-        self._named.append((first, logprobs, others))
+        self._named.append((token, first, logprobs, others))
 
     def _placed(self) -> list[NamedLogprobs]:
         """Of the tokens named so far, those whose place in the text is known now."""
         ends, found = self._detokenizer.ends, []
-        for piece, logprobs, others in self._named[: len(ends) + 1 - self._num_placed]:
+        for token, piece, logprobs, others in self._named[: len(ends) + 1 - self._num_placed]:
             offset = ends[self._num_placed - 1] if self._num_placed else 0
             offset += len(self._echo.text) if self._echo is not None else 0
-            top = [(token, other, value) for (token, value), other in zip(logprobs.top, others, strict=False)]
-            found.append(NamedLogprobs(piece, offset, logprobs.logprob, top))
+            top = [(one, name, value) for (one, value), name in zip(logprobs.top, others, strict=False)]
+            found.append(NamedLogprobs(token, piece, offset, logprobs.logprob, top))
             self._num_placed += 1
         del self._named[: len(found)]
         return found

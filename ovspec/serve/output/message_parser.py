@@ -113,6 +113,7 @@ class MessageParser:
         self._forms = CallForms(tools)
         self._begin: int | None = None  # of calls, where that is certain
         self._num_searched = 0  # characters without a mark
+        self._first: int | None = None  # where the arguments of the first call begin
         self._whole: list[ToolCall] = []
         self._num_read = 0  # characters that no further call begins in
         self._open: JsonArguments | None = None
@@ -139,8 +140,10 @@ class MessageParser:
             parts.content = rest if finished else _held_back(rest, _MARKS)
             return parts
         parts.calls = self._calls(rest, begin)
-        if parts.calls:
-            self._begin = begin
+        if parts.calls and self._begin is None:
+            # What the text began with may have been no call.
+            mark = _first_mark(rest[: self._first], 0)
+            self._begin = begin = begin if mark is None else mark
         if parts.calls or not finished:
             parts.content = rest[:begin].rstrip()
         else:
@@ -168,22 +171,24 @@ class MessageParser:
         """Where calls begin, or may begin; `None`: nowhere so far."""
         if self._begin is not None:
             return self._begin
-        start = max(0, self._num_searched - _LONGEST_MARK)
-        found = [at for mark in _MARKS if (at := text.find(mark, start)) >= 0]
-        self._begin, self._num_searched = min(found, default=None), len(text)
-        if found:
-            return self._begin
-        text = text.lstrip()
-        if text and self._forms.begins(text, finished):
+        # Before marks are looked for: arguments may have some.
+        if self._begins(text.lstrip(), finished):
             return 0
+        start = max(0, self._num_searched - _LONGEST_MARK)
+        self._begin, self._num_searched = _first_mark(text, start), len(text)
+        return self._begin
+
+    def _begins(self, text: str, finished: bool) -> bool:
+        """Whether a text begins with calls without a mark, or may do so."""
+        if text and self._forms.begins(text, finished):
+            return True
         json_call = _JSON_CALL.match(text)
         if json_call is None:
-            return None
+            return False
         key, is_open = json_call["key"], json_call.end() == len(text)
         if key is None:
-            return 0 if is_open and not finished else None
-        is_known = key in _KEYS or (is_open and any(known.startswith(key) for known in _KEYS))
-        return 0 if is_known else None
+            return is_open and not finished
+        return key in _KEYS or (is_open and any(known.startswith(key) for known in _KEYS))
 
     def _calls(self, text: str, begin: int) -> list[ToolCall]:
         self._num_read = max(self._num_read, begin)
@@ -196,6 +201,7 @@ class MessageParser:
                 is_known = reader.name in self._tools
                 if not is_known or not reader.streams or not text.startswith("{", reader.start):
                     return list(self._whole)
+                self._first = head.end() if self._first is None else self._first
                 self._shown = replace(self._shown or _called(reader), arguments=text[reader.start :])
                 return [*self._whole, self._shown]
             self._num_read = end
@@ -203,6 +209,7 @@ class MessageParser:
             if arguments is None and self._shown is not None:
                 arguments = text[reader.start : end]  # no JSON, but what was shown is not taken back
             if reader.name in self._tools and arguments is not None:
+                self._first = head.end() if self._first is None else self._first
                 self._whole.append(replace(self._shown or _called(reader), arguments=arguments))
             self._shown = None
         self._num_read = max(self._num_read, len(text) - _LONGEST_HEAD)
@@ -246,6 +253,10 @@ class MessageStream:
 def _called(reader: JsonArguments) -> ToolCall:
     """A call whose arguments have not come."""
     return ToolCall(reader.name, "", reader.id) if reader.id else ToolCall(reader.name, "")
+
+
+def _first_mark(text: str, start: int) -> int | None:
+    return min((at for mark in _MARKS if (at := text.find(mark, start)) >= 0), default=None)
 
 
 def _held_back(text: str, marks: Collection[str]) -> str:

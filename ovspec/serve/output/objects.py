@@ -204,11 +204,15 @@ def _entry(piece: Piece, logprob: float | None) -> Json:
 
 
 def _by_name(one: NamedLogprobs) -> Json | None:
-    """The most probable tokens by their names; of tokens with one name, the others go by their id."""
+    """The most probable tokens by their names, and the one that stands there, which may be none of them.
+
+    Of tokens with one name, the others go by their id.
+    """
     found: Json = {}
     if one.logprob is None:
         return None  # nothing precedes the first token of a prompt
-    for token, piece, value in one.top:
+    known = any(token == one.token for token, *_ in one.top)
+    for token, piece, value in [*one.top, *([] if known else [(one.token, one.piece, one.logprob)])]:
         found[f"token_id:{token}" if piece.text in found else piece.text] = value
     return found
 

@@ -21,12 +21,14 @@ class NamedLogprobs:
     """Log probabilities at one position, with the names of the tokens.
 
     Attributes:
-        piece: the token that stands there.
+        token: that stands there.
+        piece: its name.
         offset: where it begins in the text.
         logprob: of this token; `None` for the first of a prompt.
         top: the most probable ones, the highest first: id, name, log probability.
     """
 
+    token: int
     piece: Piece
     offset: int
     logprob: float | None
@@ -70,7 +72,7 @@ class PromptText:
             piece, *names = self._token_text.pieces(before, [token, *(other for other, _ in others)])
             offset = self._read.ends[place - 1] if place else 0
             named = [(other, name, value) for (other, value), name in zip(others, names, strict=True)]
-            found.append(NamedLogprobs(piece, offset, known.logprob if known else None, named))
+            found.append(NamedLogprobs(token, piece, offset, known.logprob if known else None, named))
         return found
 
     def of_vllm(self, logprobs: Sequence[TokenLogprobs], top: int) -> list[dict[str, Any] | None]:

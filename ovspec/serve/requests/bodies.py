@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from ovspec.sampling.sampling import MAX_SEED
 from ovspec.serve.requests.answer_forms import ResponseFormat, StructuredOutputs
@@ -204,15 +204,27 @@ class GenerationBody(AnswerBody):
         return any(getattr(self, name) is not None for name in (*forms, "guided_grammar"))
 
 
+def _kind_of_prompt(given: object) -> str:
+    if not isinstance(given, list):
+        return "[text]"
+    if given and isinstance(given[0], list):
+        return "[lists of tokens]"
+    return "[tokens]" if given and not isinstance(given[0], str) else "[texts]"
+
+
+Prompt = Annotated[
+    Annotated[Text, Tag("[text]")]
+    | Annotated[TokenIds, Tag("[tokens]")]
+    | Annotated[list[Text], Field(fail_fast=True), Tag("[texts]")]
+    | Annotated[list[TokenIds], Field(fail_fast=True), Tag("[lists of tokens]")],
+    Discriminator(_kind_of_prompt),
+]
+
+
 class CompletionBody(GenerationBody):
     """The body of `/v1/completions`."""
 
-    prompt: (
-        Text
-        | TokenIds
-        | Annotated[list[Text], Field(fail_fast=True)]
-        | Annotated[list[TokenIds], Field(fail_fast=True)]
-    )
+    prompt: Prompt
     logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     best_of: Whole | None = Field(None, ge=1, le=MAX_CHOICES)
     echo: Flag = False

@@ -34,7 +34,19 @@ class ResponsePart(StrictBody):
     prompt_cache_breakpoint: dict[str, Any] | None = None
 
 
+class ResponseImage(StrictBody):
+    """A picture in a message."""
+
+    type: Literal["input_image"]
+    image_url: Text
+    detail: Literal["auto"] | None = None
+    file_id: Off = None
+    prompt_cache_breakpoint: dict[str, Any] | None = None
+
+
 Parts = Annotated[list[ResponsePart], Field(fail_fast=True, max_length=MAX_PARTS)]
+_Part = Annotated[ResponsePart | ResponseImage, Field(discriminator="type")]
+_Content = Annotated[list[_Part], Field(fail_fast=True, max_length=MAX_PARTS)]
 
 
 class ResponseItem(StrictBody):
@@ -49,8 +61,13 @@ class ResponseMessage(ResponseItem):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: TextOr[Parts]
+    content: TextOr[_Content]
     phase: Text | None = None
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether any part of it is a picture."""
+        return any(isinstance(part, ResponseImage) for part in self.content)
 
 
 class ResponseCall(ResponseItem):
@@ -201,6 +218,12 @@ class ResponseBody(AnswerBody):
         return calls or (form is not None and form.type != "text")
 
     @property
+    def has_pictures(self) -> bool:
+        """As of `AnswerBody`."""
+        items = [] if isinstance(self.input, str) else self.input
+        return any(isinstance(item, ResponseMessage) and item.has_pictures for item in items)
+
+    @property
     def wants_logprobs(self) -> bool:
         """Whether tokens come with their log probabilities."""
         return bool(self.top_logprobs) or "message.output_text.logprobs" in (self.include or ())
@@ -261,7 +284,7 @@ class ResponseBody(AnswerBody):
                 output = {"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}
                 messages.append(output)
             elif isinstance(item, ResponseMessage):
-                messages.append({"role": item.role, "content": _text(item.content), **thought})
+                messages.append({"role": item.role, "content": _content(item.content), **thought})
             else:
                 if thought or not messages or messages[-1]["role"] != "assistant":
                     messages.append({"role": "assistant", "content": None, **thought})
@@ -287,6 +310,18 @@ def _tool(given: ResponseFunction) -> dict[str, Any]:
         "type": "function",
         "function": given.model_dump(include=set(Function.model_fields), exclude_none=True),
     }
+
+
+def _content(content: str | list[ResponsePart | ResponseImage]) -> str | list[dict[str, Any]]:
+    """The content of a message as a chat has it."""
+    if isinstance(content, str):
+        return content
+    return [
+        {"type": "text", "text": part.text}
+        if isinstance(part, ResponsePart)
+        else {"type": "image_url", "image_url": {"url": part.image_url}}
+        for part in content
+    ]
 
 
 def _text(content: str | list[ResponsePart]) -> str:

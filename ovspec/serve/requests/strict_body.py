@@ -180,6 +180,10 @@ class StrictBody(BaseModel):
         return body
 
 
+# Names of alternatives in the places of faults, which are no fields.
+_TYPES = ("str", "list", "input_text", "output_text", "summary_text", "reasoning_text", "input_image")
+
+
 def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
     """The first fault of a body, by the name of its field."""
     faults = error.errors(include_url=False)
@@ -206,6 +210,8 @@ def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
         message = f"is not supported; possible: {expected}"
     if fault["type"] == "union_tag_not_found":
         message = "expected an object with a type"
+    if fault["type"] == "model_type":
+        message = "expected an object"
     return ApiError(400, f"{place}={shown}: {message[:1].lower()}{message[1:]}", field, "invalid_value")
 
 
@@ -224,4 +230,4 @@ def _shown(value: object) -> str:
 
 
 def _names_a_type(part: int | str) -> bool:
-    return (isinstance(part, str) and any(mark in part for mark in "[]-")) or part in ("str", "list")
+    return (isinstance(part, str) and any(mark in part for mark in "[]-")) or part in _TYPES

@@ -29,7 +29,7 @@ from hunts.soak_models import MODELS, Alone, grow
 from hunts.soak_requests import Load, random_asks, random_load
 from hunts.soak_run import Run
 from hunts.soak_shrink import shrink
-from hunts.usage import Usage, judged
+from hunts.usage import Usage, compare_files, judged
 
 from ovspec.devices.freed_memory import give_back_freed_memory
 
@@ -185,6 +185,9 @@ def main() -> int:
     served = served_part(given.seconds, given.faults) if given.server else None
     soak = Soak(report, given.seed, given.faults, given.folder, given.hang)
     soak.hunt(given.seconds)
+    settled = [one for one in soak.usage if one.seconds > _WARM_UP]
+    if settled:
+        compare_files(report, "engine", settled[0], settled[-1])
     usage = judged(report, "engine", soak.usage, _WARM_UP)
     more = join_served(report, served, given.seconds) if served else {}
     return report.end(usage=usage, served=more)

@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hunts.report import Report
-from hunts.usage import Usage, judged
+from hunts.usage import Usage, compare_files, judged
 from serve.conftest import TEMPLATE, Served, serving
 from serve.soak import Soak, endless, request_bodies
 
@@ -71,6 +71,7 @@ def hunt(report: Report, served: Served, seconds: float, faults: bool) -> dict[s
     if seconds > 2 * _WARM_UP:  # so that the cache has its size before the memory is compared
         with ThreadPoolExecutor(_MAX_NUM_SEQS) as pool:
             list(pool.map(alone.answer, map(endless, bodies)))
+    before = Usage.of(served.process.pid, report.seconds)
     run = (Clients if faults else Soak)(served, bodies, expected, time.monotonic() + seconds)
     threads = [threading.Thread(target=run.client, args=(number,)) for number in range(_CLIENTS)]
     for thread in threads:
@@ -91,6 +92,7 @@ def hunt(report: Report, served: Served, seconds: float, faults: bool) -> dict[s
         report.found("hang: requests run though no client waits")
     if (held := served.metric("vllm:kv_cache_usage_perc")) != 0:
         report.found(f"left: a share {held} of the cache is held by nobody")
+    compare_files(report, "server", before, Usage.of(served.process.pid, report.seconds))
     return judged(report, "server", usage, _WARM_UP)
 
 

@@ -40,8 +40,8 @@ class Usage:
 def judged(report: Report, part: str, usage: list[Usage], warm_up: float) -> dict[str, Any]:
     """Report growth after the warm-up; what the line of JSON says of it.
 
-    Memory is compared between the first and the last quarter of the time after the warm-up, files and threads
-    by the most and the least of them. Nothing is said of a hunt that is shorter than twice the warm-up.
+    The first and the last quarter of the time after the warm-up are compared: medians of memory, and least
+    numbers of threads. Nothing is said of a hunt that is shorter than twice the warm-up.
     """
     settled = [one for one in usage if one.seconds > warm_up]
     if not settled or settled[-1].seconds < 2 * warm_up:
@@ -52,12 +52,9 @@ def judged(report: Report, part: str, usage: list[Usage], warm_up: float) -> dic
     )
     if last > first * (1 + _MOST_GROWTH):
         report.found(f"memory: {part} grew from {first:.1f} to {last:.1f} MB after {warm_up:.0f} s")
-    for name in ("files", "threads"):
-        before, after = (
-            min(getattr(one, name) for one in some) for some in (settled[:quarter], settled[-quarter:])
-        )
-        if after != before:
-            report.found(f"handles: {part} had {before} {name}, then {after}")
+    before, after = (min(one.threads for one in some) for some in (settled[:quarter], settled[-quarter:]))
+    if after != before:
+        report.found(f"handles: {part} had {before} threads, then {after}")
     return {
         "part": part,
         "judged": True,
@@ -65,6 +62,14 @@ def judged(report: Report, part: str, usage: list[Usage], warm_up: float) -> dic
         "last_mb": round(last, 1),
         **_last(usage),
     }
+
+
+def compare_files(report: Report, part: str, before: Usage, after: Usage) -> None:
+    """Report files and sockets that a process without work has more or fewer of than before."""
+    if after.files != before.files:
+        report.found(
+            f"handles: {part} had {before.files} files at {before.seconds:.0f} s, {after.files} at the end"
+        )
 
 
 def _last(usage: list[Usage]) -> dict[str, Any]:

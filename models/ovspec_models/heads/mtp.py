@@ -66,7 +66,7 @@ MTP_SETTINGS = HeadSettings(
         "rope_interleave": (False,),
     },
 )
-# Whose norms multiply by 1 + weight.
+# Of modules with the names of speculators, whose norms multiply by 1 + weight, as all with Qwen's names do.
 _ONE_MORE = ("qwen3_next", "qwen3_5")
 
 
@@ -130,6 +130,7 @@ def mtp_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     if not found_names:
         raise ValueError(f"{where} has no weights of an MTP module; take the checkpoint that has them")
     prefix, names = found_names[0]
+    _rotated(checkpoint)
     shape = _shape(checkpoint)
     hidden = shape.hidden_size
     wanted: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -141,7 +142,7 @@ def mtp_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         if name.startswith("model.layers.0."):
             part = name.removeprefix("model.layers.0.")
             wanted[f"layer.{part}"] = (layer + part, dims)
-    one_more = str(checkpoint.config.get("model_type")).startswith(_ONE_MORE)
+    one_more = names == _QWEN or str(checkpoint.config.get("model_type")).startswith(_ONE_MORE)
     arrays: dict[str, NDArray[Any]] = {}
     for name, (theirs, dims) in wanted.items():
         sizes = [dims, (2 * dims[0], *dims[1:])] if name.endswith("q_proj.weight") else [dims]

@@ -21,6 +21,11 @@ from ovspec_transforms import decompression_convert
 
 _MOST, _MOST_REAL = 2**31 - 1, 1e30
 _AGAIN = "get config.json again"
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+# Which of the target's tokens a head drafts; these are no weights.
+_TABLES = ("d2t", "t2d")
+# Objects of Python that transformers' training leaves beside the weights.
+_ARGUMENTS = "training_args.bin"
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
@@ -168,6 +173,20 @@ class HeadCheckpoint:
             "checkpoint again"
         )
 
+    def matrix(self, *names: str) -> NDArray[Any]:
+        """As `array`, a matrix of any size.
+
+        Raises:
+            ValueError: there is none, or it is no matrix.
+        """
+        array = self.array(*names)
+        if array.ndim != 2:
+            raise ValueError(
+                f"head '{self.folder}': {names[0]} has the shape {list(array.shape)}, expected a matrix; get "
+                "the checkpoint again"
+            )
+        return array
+
     def check_shape(self, name: str, array: NDArray[Any], *allowed: tuple[int, ...]) -> NDArray[Any]:
         """The weight of this name, which must be of one of these shapes.
 
@@ -192,18 +211,13 @@ class HeadCheckpoint:
             ValueError: an output layer is missing or no matrix, or there is one too many.
         """
         heads = self.count(key)
-        first, *_ = [self.array(*names(head)) for head in range(heads)]
+        first, *_ = [self.matrix(*names(head)) for head in range(heads)]
         if set(names(heads)) & set(self.arrays):
             raise ValueError(
                 f"head '{self.folder}': {key} of config.json is {heads}, the checkpoint has more; set it to "
                 "their number"
             )
-        if first.ndim != 2:
-            raise ValueError(
-                f"head '{self.folder}': {names(0)[0]} has the shape {list(first.shape)}, expected "
-                "[vocabulary, hidden size]; get the checkpoint again"
-            )
-        return first.shape
+        return len(first), first.shape[1]
 
     def count(
         self,
@@ -322,7 +336,8 @@ def _arrays(folder: Path, reads: Callable[[str], bool]) -> NotedWeights:
             with safe_open(path, "pt") as file:
                 tensors |= {name: file.get_tensor(name) for name in file.keys() if reads(name)}  # noqa: SIM118
         if not any(folder.glob("*.safetensors")):
-            for path in sorted([*folder.glob("*.bin"), *folder.glob("*.pt")]):
+            files = sorted([*folder.glob("*.bin"), *folder.glob("*.pt")])
+            for path in (one for one in files if one.name != _ARGUMENTS):
                 loaded = torch.load(path, map_location="cpu", weights_only=True)
                 # Beside the weights a training leaves the state of its optimiser.
                 tensors |= {
@@ -337,9 +352,34 @@ def _arrays(folder: Path, reads: Callable[[str], bool]) -> NotedWeights:
         raise ValueError(
             f"head '{folder}' has no weights of its kind in *.safetensors, *.bin or *.pt; get them too"
         )
+    for index in folder.glob("*.index.json"):
+        _check_shards(index, tensors, reads)
+    _check_numbers(folder, tensors)
     return NotedWeights(
         {
             name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
             for name, tensor in tensors.items()
         }
     )
+
+
+def _check_shards(index: Path, tensors: Mapping[str, Any], reads: Callable[[str], bool]) -> None:
+    """Refuse a head of which a file is missing: a part that it has of its own would become the target's."""
+    files = read_json(index, _AGAIN).get("weight_map")
+    for name, file in files.items() if isinstance(files, dict) else ():
+        if reads(name) and name not in tensors:
+            raise ValueError(
+                f"head '{index.parent}' has no weight {name}, which {index.name} says is in {shown(file)}; "
+                "get the whole checkpoint again"
+            )
+
+
+def _check_numbers(folder: Path, tensors: Mapping[str, Any]) -> None:
+    """Refuse weights that stand for others, as quantised ones do: what multiplies them is not known."""
+    for name, tensor in tensors.items():
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if kind not in _FLOATS and name.removeprefix("model.") not in _TABLES:
+            raise ValueError(
+                f"head '{folder}': {name} holds numbers of the type {kind}, expected one of "
+                f"{', '.join(_FLOATS)}; get the checkpoint that was not quantised"
+            )

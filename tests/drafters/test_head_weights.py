@@ -147,3 +147,17 @@ def test_norms_of_qwens_modules_without_its_type(said: str | None, tmp_path: Pat
     config["model_type"] = config["text_config"]["model_type"] = said
     (folder / "config.json").write_text(json.dumps(config))
     same(mtp_arrays(open_head(folder, "mtp")), expected)
+
+
+@pytest.mark.parametrize("said", [None, "something else"])
+def test_norms_of_modules_of_speculators_without_a_type(said: str | None, tmp_path: Path) -> None:
+    """The names are the same for both kinds of norms."""
+    module = mtp_models.Reference("deepseek", torch.zeros(VOCAB, HIDDEN), torch.zeros(VOCAB, HIDDEN))
+    folder = mtp_models.save_as_speculators(module, tmp_path / "head")
+    open_head(folder, "mtp")
+    config = json.loads((folder / "config.json").read_text())
+    config["transformer_layer_config"]["model_type"] = said
+    (folder / "config.json").write_text(json.dumps(config))
+    assert f"model_type of config.json is {said!r}, expected one of qwen3, qwen3_next" in refusal(
+        folder, "mtp"
+    )

@@ -199,7 +199,7 @@ def test_a_pattern_of_a_million_characters_takes_no_ones_time(pattern: str) -> N
 
 
 NUMBERS: dict[str, dict[str, object]] = {
-    "minimum=-9223372036854775808: expected a number of 9007": {"minimum": -(2**63), "maximum": -(2**63)},
+    "maximum=-9223372036854775808: expected a number of 9007": {"minimum": -(2**63), "maximum": -(2**63)},
     "exclusiveMaximum=1e+300: expected a number of 9007": {"exclusiveMaximum": 1e300},
     "maxLength=4294967296: expected a number of 4294967295": {"type": "string", "maxLength": 2**32},
     "const has 9007199254740993: expected": {"const": 2**53 + 1},
@@ -220,6 +220,18 @@ def test_numbers_that_are_too_large_are_refused(message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"f: {message}")) as refused:
         Grammar.of_json_schema(schema, "f")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [(str(2**63 - 1), True), (str(2**63), False), (str(-(2**63) + 1024), True), (str(-(2**63) - 1), False)],
+)
+def test_whole_numbers_of_64_bits(text: str, fits: bool) -> None:
+    tokenizer = openvino_genai.Tokenizer(demo_pair_path())
+    schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+    constraint = Grammars(tokenizer, VOCAB, [0]).constraint(Grammar.of_json_schema(schema, "f"))
+    ids = tokenizer.encode(text, add_special_tokens=False).input_ids.data[0].tolist()
+    assert (constraint._matcher.validate_tokens([*ids, 0]) == len(ids) + 1) is fits
 
 
 def test_large_numbers_and_enums_that_are_followed() -> None:

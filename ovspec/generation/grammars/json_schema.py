@@ -24,6 +24,9 @@ _MOST = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _EXACT),
     **dict.fromkeys(("minLength", "maxLength"), 2**32 - 1),
 }
+# Bounds that say in many schemas that a whole number has 64 bits, and what llguidance is given for them: with
+# -2**63 it fails, so answers end at the next number that it has.
+_INT64 = {"minimum": (-(2**63), -(2**63) + 1024), "maximum": (2**63 - 1, 2**63 - 1)}
 
 _SCHEMAS_BY_NAME = {"properties", "$defs", "definitions"}
 _WITH_SCHEMAS = {"items", "prefixItems", "anyOf", "oneOf", "additionalProperties"}
@@ -89,8 +92,7 @@ def schema_text(schema: object, field: str, spaces: str | None = None) -> str:
     schema = schema_of(schema, field)
     try:
         _check_ends(schema, field)
-        _check_numbers(schema, field)
-        return json.dumps({**schema, "x-guidance": _spacing(spaces)})
+        return json.dumps({**_with_numbers(schema, field), "x-guidance": _spacing(spaces)})
     except RecursionError:
         raise InvalidValueError(f"{field}: the schema is nested too deeply; make it flatter") from None
 
@@ -121,21 +123,26 @@ def _check_ends(schema: Mapping[str, Any], field: str) -> None:
         )
 
 
-def _check_numbers(part: object, field: str) -> None:
-    """Refuse numbers that llguidance rounds; a bound of -2**63 ends its process."""
-    if isinstance(part, Mapping):
-        for name, value in part.items():
-            if name in _MOST and isinstance(value, (int, float)):
-                _check_number(value, _MOST[name], f"{field}: {name}={shown(value)}")
-            elif name == "multipleOf" and isinstance(value, (int, float)) and not isinstance(value, bool):
-                _check_multiple(value, f"{field}: {name}={shown(value)}")
-            elif name in ("const", "enum"):
-                _check_values(value, f"{field}: {name}")
-            else:
-                _check_numbers(value, field)
-    elif isinstance(part, list):
-        for value in part:
-            _check_numbers(value, field)
+def _with_numbers(part: Any, field: str) -> Any:
+    """A part of a schema, without numbers that llguidance rounds; a bound of -2**63 ends its process."""
+    if isinstance(part, list):
+        return [_with_numbers(one, field) for one in part]
+    if not isinstance(part, Mapping):
+        return part
+    found = dict(part)
+    for name, value in part.items():
+        what = f"{field}: {name}={shown(value)}"
+        if part.get("type") == "integer" and name in _INT64 and value == _INT64[name][0]:
+            found[name] = _INT64[name][1]
+        elif name in _MOST and isinstance(value, (int, float)):
+            _check_number(value, _MOST[name], what)
+        elif name == "multipleOf" and isinstance(value, (int, float)) and not isinstance(value, bool):
+            _check_multiple(value, what)
+        elif name in ("const", "enum"):
+            _check_values(value, f"{field}: {name}")
+        else:
+            found[name] = _with_numbers(value, field)
+    return found
 
 
 def _check_values(value: object, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Weights of heads' checkpoints: each is read right, or refused in one line before the target's export."""
+"""Checkpoints of heads: each is read right, or refused in one line before the target's export."""
 
 from __future__ import annotations
 
@@ -161,3 +161,21 @@ def test_norms_of_modules_of_speculators_without_a_type(said: str | None, tmp_pa
     assert f"model_type of config.json is {said!r}, expected one of qwen3, qwen3_next" in refusal(
         folder, "mtp"
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "both"),
+    [
+        ({"rope_theta": 1e4, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "rope_theta"),
+        ({"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_type": "llama3"}}, "rope_type"),
+        ({"rope_theta": 1e4, "rope_parameters": {"rope_type": "default", "rope_theta": 10000}}, ""),
+        ({"rope_theta": None, "rope_scaling": {"factor": None}, "rope_parameters": {"factor": 2.0}}, ""),
+    ],
+)
+def test_positions_that_are_said_twice(said: dict[str, Any], both: str, tmp_path: Path) -> None:
+    """Readers of config.json take one or the other."""
+    folder = Reference(torch.zeros(VOCAB, HIDDEN)).save(tmp_path, **said)
+    if both:
+        assert f"{both} of config.json is both" in refusal(folder)
+    else:
+        open_head(folder, "eagle3")

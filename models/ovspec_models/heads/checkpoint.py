@@ -116,7 +116,7 @@ class HeadCheckpoint:
                 num_key_value_heads=kv_heads,
                 head_dim=self.count("head_dim", hidden // heads),
                 max_position_embeddings=self.count("max_position_embeddings", 2048),
-                rope_theta=self.number("rope_theta", self.number("rope_theta", 1e4, rope)),
+                rope_theta=self.number("rope_theta", 1e4, rope),
                 qk_norm=qk_norm,
                 tie_word_embeddings=False,
                 vocab_size=draft_vocab_size,
@@ -130,8 +130,10 @@ class HeadCheckpoint:
         """What config.json says of rotary positions.
 
         Raises:
-            ValueError: it is no object.
+            ValueError: it is no object, or says two things.
         """
+        theta = self.config.get("rope_theta")
+        said: dict[str, Any] = {} if theta is None else {"rope_theta": theta}
         for name in ("rope_scaling", "rope_parameters"):
             if value := self.config.get(name):
                 if not isinstance(value, dict):
@@ -139,8 +141,15 @@ class HeadCheckpoint:
                         f"head '{self.folder}': {name} of config.json is {shown(value)}, expected an object; "
                         f"{_AGAIN}"
                     )
-                return value
-        return {}
+                value = {key: one for key, one in value.items() if one is not None}
+                other = next((key for key in value if key in said and said[key] != value[key]), None)
+                if other is not None:
+                    raise ValueError(
+                        f"head '{self.folder}': {cut(other)} of config.json is both {shown(said[other])} and "
+                        f"{shown(value[other])}; {_AGAIN}"
+                    )
+                said |= value
+        return said
 
     def check_all_read(self, ignored: Callable[[str], bool]) -> None:
         """Refuse a head with weights that its graph does not hold.

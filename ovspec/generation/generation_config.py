@@ -22,7 +22,9 @@ from ovspec.generation.grammars.grammar import Grammar
 from ovspec.generation.number_ranges import check_ranges
 from ovspec.sampling.beam_search import BeamParams
 from ovspec.sampling.sampling import NO_NGRAM_SIZE, SamplingParams
+from ovspec_models.folder.shown import shown
 
+_SEE = "see openvino_genai.GenerationConfig"
 # Fields of openvino_genai.GenerationConfig that are not supported, with the value that disables them.
 UNSUPPORTED: dict[str, object] = {
     "relevance_weight": 0.5,
@@ -198,13 +200,12 @@ def updated(
             setattr(copy, name, off)
     for name, value in overrides.items():
         if name not in fields_of(copy):
-            raise InvalidValueError(
-                f"{name}={value!r}: generate has no such option; see openvino_genai.GenerationConfig"
-            )
+            hint = "ovspec.VLMPipeline reads pictures" if name in ("image", "images") else _SEE
+            raise InvalidValueError(f"{name}={shown(value)}: generate has no such option; {hint}")
         try:
             setattr(copy, name, _as_set(value) if name in ("stop_strings", "stop_token_ids") else value)
         except TypeError as error:
-            raise InvalidValueError(f"{name}={value!r}: expected {_expected(name)}") from error
+            raise InvalidValueError(f"{name}={shown(value)}: expected {_expected(name)}") from error
     if copy.eos_token_id != -1:
         copy.set_eos_token_id(copy.eos_token_id)
     return copy

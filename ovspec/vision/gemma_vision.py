@@ -27,6 +27,8 @@ class GemmaVision(VisionModel):
         if self.preprocessor.values.get("do_pan_and_scan"):
             raise ValueError(f"{self.preprocessor.path}: do_pan_and_scan is not supported; set it to false")
         self._height, self._width = (self.preprocessor.side(name) for name in ("height", "width"))
+        for side in (self._height, self._width):
+            self.check_size(side, "size", "image_size")
         # Rows of a picture see all of it. In layers with a window they are computed as its last one.
         self.window = number_of(config, folder, "text_config", "sliding_window") or 2**31
 

@@ -112,7 +112,16 @@ def _of_one(given: object) -> Iterator[Pixels]:
     elif type(given).__module__.partition(".")[0] == "PIL":
         picture: Any = given
         _check_size(picture.width, picture.height, "picture")
-        yield _rgb(picture)
+        try:
+            found = _rgb(picture)
+        except InvalidValueError:
+            raise
+        # One that is read as late as here may be damaged, or closed; decoders raise errors of every class.
+        except Exception as error:
+            raise InvalidValueError(
+                f"images: a picture of Pillow can't be read ({_reason(error)}); give a whole one of mode RGB"
+            ) from error
+        yield found
     else:
         raise InvalidTypeError(
             "images: expected openvino.Tensor, arrays or pictures of Pillow, one or a list of them, got "
@@ -136,12 +145,28 @@ def _rgb(picture: Any) -> Pixels:
     """Pixels of a picture of Pillow, as they are seen."""
     from PIL import Image, ImageOps
 
-    turned = ImageOps.exif_transpose(picture)
+    turned = _eight_bits(ImageOps.exif_transpose(picture))
     if turned.mode in ("RGBA", "LA", "PA") or "transparency" in turned.info:
         clear = turned.convert("RGBA")
         white = Image.new("RGBA", clear.size, (255, 255, 255, 255))
         turned = Image.alpha_composite(white, clear)
     return np.asarray(turned.convert("RGB"))
+
+
+def _eight_bits(picture: Any) -> Any:
+    """A picture of 8 bits a colour: Pillow cuts off larger values, so that nearly all would be white."""
+    if not picture.mode.startswith(("I", "F")):
+        return picture
+    if not picture.mode.startswith("I;16"):
+        raise InvalidValueError(
+            f"images: a picture of Pillow of mode {picture.mode} does not say which value is white; convert "
+            "it to RGB"
+        )
+    values = np.asarray(picture)
+    eight = pillow().fromarray((values >> 8).astype(np.uint8))
+    if (clear := picture.info.get("transparency")) is not None:
+        eight.putalpha(pillow().fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
+    return eight
 
 
 def _check_size(width: int, height: int, what: str) -> None:

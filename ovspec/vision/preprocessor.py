@@ -17,6 +17,7 @@ from ovspec_models.folder.shown import shown
 _NAMES = ("preprocessor_config.json", "processor_config.json")
 _REMEDY = "copy it from the checkpoint, or export the model again"
 _BILINEAR, _BICUBIC = 2, 3
+_STEPS = ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb")
 _FILTERS = (_BILINEAR, _BICUBIC)
 
 
@@ -44,7 +45,20 @@ class Preprocessor:
             raise ValueError(f"{folder} has no {_NAMES[0]}, which says how pictures are resized: {_REMEDY}")
         values = read_json(path, _REMEDY)
         nested = values.get("image_processor")
-        return cls(path, nested if isinstance(nested, dict) else values)
+        found = cls(path, nested if isinstance(nested, dict) else values)
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        """Refuse what would be another way to read pictures."""
+        for name in _STEPS:
+            if (value := self.values.get(name)) not in (None, True):
+                raise ValueError(f"{self.path}: {name} is {shown(value)}, only true is supported; {_REMEDY}")
+        factor = self.values.get("rescale_factor", 1 / 255)
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < 1e9:
+            raise ValueError(
+                f"{self.path}: rescale_factor is {shown(factor)}, expected a positive number; {_REMEDY}"
+            )
 
     def count(self, name: str, default: int) -> int:
         """A positive number.

@@ -33,9 +33,12 @@ class QwenVision(VisionModel):
         read = self.preprocessor
         self._patch, self._merge = read.count("patch_size", 14), read.count("merge_size", 2)
         self._times = read.count("temporal_patch_size", 2)
+        self.check_size(self._patch, "patch_size", "patch_size")
+        self.check_size(self._merge, "merge_size", "spatial_merge_size")
+        self.check_size(self._times, "temporal_patch_size", "temporal_patch_size")
         self._least, self._most = _pixel_bounds(read)
-        heads = self.number("vision_config", "num_heads")
-        quarter = self.number("vision_config", "hidden_size") // heads // 4
+        heads = self.number("vision_config", "num_heads", 1)
+        quarter = self.number("vision_config", "hidden_size", 1) // heads // 4
         self._frequencies = _THETA ** (-np.arange(quarter, dtype=np.float32) / quarter)
 
     def encode(self, picture: Pixels) -> Encoded:
@@ -114,11 +117,15 @@ class Qwen2_5Vision(QwenVision):  # noqa: N801
 
     parts = ("vision_embeddings", "vision_embeddings_merger")
 
+    def __init__(self, folder: Path, config: Config, device: str, properties: Mapping[str, object]) -> None:
+        super().__init__(folder, config, device, properties)
+        unit = self._merge * self._patch
+        self._side = self.number("vision_config", "window_size", unit) // unit
+
     def beside(self, hidden: NDArray[np.float32], rows: int, columns: int) -> dict[str, NDArray[Any]]:
         """Windows: their patches behind one another, and who sees whom."""
-        side = self.number("vision_config", "window_size") // self._merge // self._patch
         grid = (rows // self._merge, columns // self._merge)
-        order, window = windows(grid, side, self._merge**2)
+        order, window = windows(grid, self._side, self._merge**2)
         return {"window_index": order, "window_attention_mask": _mask_of(window)}
 
 
@@ -127,12 +134,15 @@ class Qwen3Vision(QwenVision):
 
     parts = ("vision_embeddings", "vision_embeddings_merger", "vision_embeddings_pos")
 
+    def __init__(self, folder: Path, config: Config, device: str, properties: Mapping[str, object]) -> None:
+        super().__init__(folder, config, device, properties)
+        self._side = math.isqrt(self.number("vision_config", "num_position_embeddings", 1))
+
     def beside(self, hidden: NDArray[np.float32], rows: int, columns: int) -> dict[str, NDArray[Any]]:
         """Patches with their positions: those of a grid of one size, between whose points they lie."""
-        side = math.isqrt(self.number("vision_config", "num_position_embeddings"))
-        (low, high, part), (left, right, share) = (between(side, count) for count in (rows, columns))
+        (low, high, part), (left, right, share) = (between(self._side, count) for count in (rows, columns))
         corners = [(low, left), (low, right), (high, left), (high, right)]
-        places = np.stack([(row[:, None] * side + column).reshape(-1) for row, column in corners])
+        places = np.stack([(row[:, None] * self._side + column).reshape(-1) for row, column in corners])
         weights = [
             (of_row[:, None] * of_column).reshape(-1, 1)
             for of_row in (1 - part, part)
@@ -152,6 +162,11 @@ def _pixel_bounds(read: Preprocessor) -> tuple[int, int]:
     for name, edge, default in named:
         found = edges.get(edge)
         bounds.append(read.count(name, found if isinstance(found, int) and found > 0 else default))
+    if bounds[0] > bounds[1]:
+        raise ValueError(
+            f"{read.path}: pictures have at least {bounds[0]} and at most {bounds[1]} pixels; copy it "
+            "from the checkpoint"
+        )
     return bounds[0], bounds[1]
 
 

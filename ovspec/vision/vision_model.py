@@ -19,6 +19,7 @@ from ovspec.graphs.compile import read_ir
 from ovspec.memory.machine_memory import available_bytes
 from ovspec.vision.pictures import Pixels
 from ovspec.vision.preprocessor import Preprocessor
+from ovspec_models.folder.shown import shown
 
 Config = Mapping[str, Any]
 #: What is planned for reading a picture, one at a time: of 4,096 patches two masks and scores of a head, and
@@ -107,13 +108,27 @@ class VisionModel(ABC):
         outputs = range(len(request.model_outputs))
         return [np.array(request.get_output_tensor(index).data, np.float32) for index in outputs]
 
-    def number(self, section: str, name: str) -> int:
-        """A number of config.json, at least 0.
+    def number(self, section: str, name: str, least: int = 0) -> int:
+        """A number of config.json, at least `least`.
 
         Raises:
             ValueError: it is none.
         """
-        return number_of(self.config, self.folder, section, name)
+        return number_of(self.config, self.folder, section, name, least)
+
+    def check_size(self, said: int, where: str, name: str) -> None:
+        """Refuse a size of the preprocessor that is not the one of `vision_config`, where this says it.
+
+        Raises:
+            ValueError: it says what both are.
+        """
+        section = self.config.get("vision_config")
+        expected = section.get(name) if isinstance(section, dict) else None
+        if expected is not None and expected != said:
+            raise ValueError(
+                f"{self.preprocessor.path}: {where} is {said}, but {name} of vision_config in config.json is "
+                f"{shown(expected)}; copy both from the checkpoint"
+            )
 
 
 def part_of(folder: Path, name: str) -> Path:
@@ -132,19 +147,19 @@ def compiled_part(folder: Path, name: str, device: str, properties: Mapping[str,
     return core.compile_model(graph, device, dict(properties)).create_infer_request()
 
 
-def number_of(config: Config, folder: Path, section: str, name: str) -> int:
-    """A number of a section of config.json, or of its top, at least 0.
+def number_of(config: Config, folder: Path, section: str, name: str, least: int = 0) -> int:
+    """A number of a section of config.json, or of its top, at least `least`.
 
     Raises:
         ValueError: it is none.
     """
     inner = config.get(section) if section else config
     value = inner.get(name) if isinstance(inner, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
         where = f"{section}.{name}" if section else name
         raise ValueError(
-            f"{folder / 'config.json'}: {where} is {value!r}, expected a number of at least 0; restore the "
-            "file, or export the model again"
+            f"{folder / 'config.json'}: {where} is {shown(value)}, expected a number of at least {least}; "
+            "restore the file, or export the model again"
         )
     return value
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from random import Random
 
 import pytest
-from hunts.differential_cases import FAMILIES, random_case
+from hunts.differential_cases import FAMILIES, Case, random_case
+from hunts.differential_check import differences, export
 from hunts.differential_switches import SWITCHES
 from tiny_checkpoints import TINY
 
@@ -34,3 +37,12 @@ def test_every_family_is_drawn_and_taken() -> None:
         except Exception as error:
             refused[case.family] = (case.sizes, str(error))
     assert not refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["fp32", "int8"])
+def test_texts_that_grow_past_the_limit_of_long_rope_differ_in_nothing(weights: str, tmp_path: Path) -> None:
+    """One of the prompts is shorter than the limit, and its text longer."""
+    case, counts = Case("Phi-3", {}, weights, ()), Counter[str]()
+    assert not differences(case, export(case, tmp_path), tmp_path / "ir", counts)
+    assert counts["tokens"] == 72

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,48 @@ def test_a_picture_is_turned_as_its_camera_says() -> None:
     PICTURES[0].save(file, "PNG", exif=exif)
     turned = PICTURES[0].transpose(Image.Transpose.ROTATE_270)
     assert np.array_equal(decode_picture(file.getvalue()), np.array(turned))
+
+
+def test_grey_of_16_bits_is_that_of_8() -> None:
+    """Pillow's own conversion cuts off what is above 255."""
+    eight = Image.linear_gradient("L")
+    deep = Image.fromarray(np.asarray(eight).astype(np.uint16) * 257)
+    expected = pixels(eight)
+    assert deep.mode == "I;16" and np.array_equal(pictures_of(deep)[0], expected)
+    for clear in (None, 257 * 40):
+        file = io.BytesIO()
+        deep.save(file, "PNG", transparency=clear)
+        seen = np.where(expected == 40, 255, expected) if clear else expected
+        assert np.array_equal(decode_picture(file.getvalue()), seen)
+
+
+def damaged() -> Image.Image:
+    file = io.BytesIO()
+    PICTURES[0].save(file, "PNG")
+    return Image.open(io.BytesIO(file.getvalue()[: file.tell() // 2]))
+
+
+def closed() -> Image.Image:
+    file = io.BytesIO()
+    PICTURES[0].save(file, "PNG")
+    with Image.open(file) as picture:
+        return picture
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Image.new("F", (4, 3)), "mode F does not say which value is white"),
+        (lambda: Image.new("I", (4, 3)), "mode I does not say which value is white"),
+        (lambda: Image.new("La", (4, 3)), "a picture of Pillow can't be read (conversion from La"),
+        (damaged, "a picture of Pillow can't be read (image file is truncated"),
+        (closed, "a picture of Pillow can't be read ("),
+    ],
+)
+def test_pictures_of_pillow_that_can_not_be_read(make: Callable[[], Image.Image], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=r"^[^\n]+$") as error:
+        pictures_of([make()])
+    assert message in str(error.value)
 
 
 def test_several_pictures_in_one_tensor() -> None:

@@ -32,6 +32,8 @@ def folder_with(demo_ir: Path, place: Path, **defaults: object) -> Path:
 
 BAD_OPTIONS = {
     "unknown": ({"max_tokens": 3}, "max_tokens=3: generate has no such option"),
+    "pictures": ({"images": [np.zeros((60, 60, 3), np.uint8)]}, "option; ovspec.VLMPipeline reads pictures"),
+    "an array": ({"temperature": np.zeros((60, 60))}, "expected a number"),
     "echo": ({"echo": "yes"}, "echo='yes': expected True or False"),
     "logprobs": ({"logprobs": -1}, "logprobs=-1: expected a whole number"),
     "prompt lookup": ({"max_ngram_size": 3}, "max_ngram_size=3: this pipeline looks no n-grams up"),

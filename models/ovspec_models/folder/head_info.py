@@ -198,6 +198,12 @@ class HeadInfo:
                     f"'{self.folder}' is a head for another target: its {name} is {made_for}, this target's "
                     f"{found}; take the head that was trained for this target"
                 )
+        beyond = [boundary for boundary in self.boundaries or () if boundary > layers + 1]
+        if beyond:
+            raise ValueError(
+                f"'{self.folder}' is a head for another target: it reads boundary {beyond[0]}, this target "
+                f"of {layers} layers has 0 to {layers + 1}; take the head that was trained for this target"
+            )
         made_with = self.verifier_architectures
         if made_with and architectures and not {*map(_family, made_with)} & {*map(_family, architectures)}:
             name = f" ({cut(self.verifier)})" if self.verifier else ""

@@ -21,6 +21,11 @@ from ovspec_transforms import decompression_convert
 
 _MOST, _MOST_REAL = 2**31 - 1, 1e30
 _AGAIN = "get config.json again"
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+# Which of the target's tokens a head drafts; these are no weights.
+_TABLES = ("d2t", "t2d")
+# Objects of Python that transformers' training leaves beside the weights.
+_ARGUMENTS = "training_args.bin"
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
@@ -111,7 +116,7 @@ class HeadCheckpoint:
                 num_key_value_heads=kv_heads,
                 head_dim=self.count("head_dim", hidden // heads),
                 max_position_embeddings=self.count("max_position_embeddings", 2048),
-                rope_theta=self.number("rope_theta", self.number("rope_theta", 1e4, rope)),
+                rope_theta=self.number("rope_theta", 1e4, rope),
                 qk_norm=qk_norm,
                 tie_word_embeddings=False,
                 vocab_size=draft_vocab_size,
@@ -125,8 +130,10 @@ class HeadCheckpoint:
         """What config.json says of rotary positions.
 
         Raises:
-            ValueError: it is no object.
+            ValueError: it is no object, or says two things.
         """
+        theta = self.config.get("rope_theta")
+        said: dict[str, Any] = {} if theta is None else {"rope_theta": theta}
         for name in ("rope_scaling", "rope_parameters"):
             if value := self.config.get(name):
                 if not isinstance(value, dict):
@@ -134,8 +141,15 @@ class HeadCheckpoint:
                         f"head '{self.folder}': {name} of config.json is {shown(value)}, expected an object; "
                         f"{_AGAIN}"
                     )
-                return value
-        return {}
+                value = {key: one for key, one in value.items() if one is not None}
+                other = next((key for key in value if key in said and said[key] != value[key]), None)
+                if other is not None:
+                    raise ValueError(
+                        f"head '{self.folder}': {cut(other)} of config.json is both {shown(said[other])} and "
+                        f"{shown(value[other])}; {_AGAIN}"
+                    )
+                said |= value
+        return said
 
     def check_all_read(self, ignored: Callable[[str], bool]) -> None:
         """Refuse a head with weights that its graph does not hold.
@@ -168,6 +182,20 @@ class HeadCheckpoint:
             "checkpoint again"
         )
 
+    def matrix(self, *names: str) -> NDArray[Any]:
+        """As `array`, a matrix of any size.
+
+        Raises:
+            ValueError: there is none, or it is no matrix.
+        """
+        array = self.array(*names)
+        if array.ndim != 2:
+            raise ValueError(
+                f"head '{self.folder}': {names[0]} has the shape {list(array.shape)}, expected a matrix; get "
+                "the checkpoint again"
+            )
+        return array
+
     def check_shape(self, name: str, array: NDArray[Any], *allowed: tuple[int, ...]) -> NDArray[Any]:
         """The weight of this name, which must be of one of these shapes.
 
@@ -192,18 +220,13 @@ class HeadCheckpoint:
             ValueError: an output layer is missing or no matrix, or there is one too many.
         """
         heads = self.count(key)
-        first, *_ = [self.array(*names(head)) for head in range(heads)]
+        first, *_ = [self.matrix(*names(head)) for head in range(heads)]
         if set(names(heads)) & set(self.arrays):
             raise ValueError(
                 f"head '{self.folder}': {key} of config.json is {heads}, the checkpoint has more; set it to "
                 "their number"
             )
-        if first.ndim != 2:
-            raise ValueError(
-                f"head '{self.folder}': {names(0)[0]} has the shape {list(first.shape)}, expected "
-                "[vocabulary, hidden size]; get the checkpoint again"
-            )
-        return first.shape
+        return len(first), first.shape[1]
 
     def count(
         self,
@@ -322,7 +345,8 @@ def _arrays(folder: Path, reads: Callable[[str], bool]) -> NotedWeights:
             with safe_open(path, "pt") as file:
                 tensors |= {name: file.get_tensor(name) for name in file.keys() if reads(name)}  # noqa: SIM118
         if not any(folder.glob("*.safetensors")):
-            for path in sorted([*folder.glob("*.bin"), *folder.glob("*.pt")]):
+            files = sorted([*folder.glob("*.bin"), *folder.glob("*.pt")])
+            for path in (one for one in files if one.name != _ARGUMENTS):
                 loaded = torch.load(path, map_location="cpu", weights_only=True)
                 # Beside the weights a training leaves the state of its optimiser.
                 tensors |= {
@@ -337,9 +361,34 @@ def _arrays(folder: Path, reads: Callable[[str], bool]) -> NotedWeights:
         raise ValueError(
             f"head '{folder}' has no weights of its kind in *.safetensors, *.bin or *.pt; get them too"
         )
+    for index in folder.glob("*.index.json"):
+        _check_shards(index, tensors, reads)
+    _check_numbers(folder, tensors)
     return NotedWeights(
         {
             name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
             for name, tensor in tensors.items()
         }
     )
+
+
+def _check_shards(index: Path, tensors: Mapping[str, Any], reads: Callable[[str], bool]) -> None:
+    """Refuse a head of which a file is missing: a part that it has of its own would become the target's."""
+    files = read_json(index, _AGAIN).get("weight_map")
+    for name, file in files.items() if isinstance(files, dict) else ():
+        if reads(name) and name not in tensors:
+            raise ValueError(
+                f"head '{index.parent}' has no weight {name}, which {index.name} says is in {shown(file)}; "
+                "get the whole checkpoint again"
+            )
+
+
+def _check_numbers(folder: Path, tensors: Mapping[str, Any]) -> None:
+    """Refuse weights that stand for others, as quantised ones do: what multiplies them is not known."""
+    for name, tensor in tensors.items():
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if kind not in _FLOATS and name.removeprefix("model.") not in _TABLES:
+            raise ValueError(
+                f"head '{folder}': {name} holds numbers of the type {kind}, expected one of "
+                f"{', '.join(_FLOATS)}; get the checkpoint that was not quantised"
+            )

@@ -197,8 +197,8 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
             arrays[name] = np.zeros((1, shape.hidden_size), np.float32)
     if has_own_tokens(config):
         checkpoint.array(_OUTPUT, f"model.{_OUTPUT}")
-        arrays["d2t"] = checkpoint.array("d2t", dims=(sizes.drafted,))
-        check_tables(checkpoint.folder, arrays["d2t"], checkpoint.arrays.get("t2d"))
+        arrays["d2t"] = checkpoint.array("d2t")
+        check_tables(checkpoint.folder, sizes.drafted, arrays["d2t"], checkpoint.arrays.get("t2d"))
     if convolutions := _convolutions(checkpoint):
         arrays |= convolutions.arrays(checkpoint, shape.num_hidden_layers)
     own_correction = correction_arrays(checkpoint, sizes)

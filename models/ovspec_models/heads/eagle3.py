@@ -144,9 +144,10 @@ def eagle3_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     shape = _shape(checkpoint)
     weights = _weights(checkpoint, shape)
     arrays = {name: checkpoint.array(*_places(name), dims=dims) for name, dims in weights.items()}
-    for name in ("d2t", _EMBEDDING):
-        if held := _held(checkpoint, name):
-            arrays[name] = checkpoint.arrays[held]
+    if held := _held(checkpoint, "d2t"):
+        arrays["d2t"] = checkpoint.arrays[held]
+    if held := _held(checkpoint, _EMBEDDING):
+        arrays[_EMBEDDING] = checkpoint.array(held, dims=(checkpoint.count("vocab_size"), shape.hidden_size))
     if form_of(checkpoint.config) == "peagle":
         masks_of(checkpoint.folder, checkpoint.config)
         states = arrays["fc.weight"].shape[1]
@@ -162,7 +163,7 @@ def eagle3_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
 
 
 def _shape(checkpoint: HeadCheckpoint) -> ModelShape:
-    drafted = len(checkpoint.array(*_places(_OUTPUT))) if _has_output(checkpoint) else 1
+    drafted = len(checkpoint.matrix(*_places(_OUTPUT))) if _has_output(checkpoint) else 1
     qk_norm = any(name.endswith(_QK_NORMS) for name in checkpoint.arrays)
     return checkpoint.shape(drafted, _layers(checkpoint), qk_norm=qk_norm)
 
@@ -184,7 +185,7 @@ def _weights(checkpoint: HeadCheckpoint, shape: ModelShape) -> dict[str, tuple[i
     if not _has_output(checkpoint):
         del found[_OUTPUT]
     norms = _norms_of_states(checkpoint)
-    states = checkpoint.array(*_places("fc.weight")).shape[-1]
+    states = checkpoint.matrix(*_places("fc.weight")).shape[1]
     found |= {name: (states // len(norms),) for name in norms}
     return {**found, "layers.0.hidden_norm.weight": (hidden,), "fc.weight": (hidden, states)}
 
@@ -248,7 +249,7 @@ def _check_vocabulary(checkpoint: HeadCheckpoint, arrays: Mapping[str, NDArray[A
         )
     if "d2t" in arrays:
         known = checkpoint.arrays.get(_held(checkpoint, "t2d") or "")
-        check_tables(checkpoint.folder, arrays["d2t"], known)
+        check_tables(checkpoint.folder, drafted, arrays["d2t"], known)
 
 
 def eagle3_ignores(name: str) -> bool:

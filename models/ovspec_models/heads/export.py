@@ -214,4 +214,5 @@ def export_head(
     config[TARGET_LAYERS] = target.num_hidden_layers
     if boundaries := boundaries_of(checkpoint.folder, config):
         config[BOUNDARIES] = list(boundaries)
+    config = {name: value for name, value in config.items() if value is not None}  # of no meaning, as none
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ovspec_models.folder.head_info import FORMAT, OWN_EMBEDDING, TARGET_LAYERS
+from ovspec_models.folder.shown import shown
 from ovspec_models.heads.checkpoint import CheckpointWeights, HeadCheckpoint, head_model, is_buffer
 from ovspec_models.heads.settings import AS_COMPUTED, OF_LAYERS, HeadSettings
 from ovspec_models.shapes import ModelShape
@@ -37,7 +38,7 @@ _NAMES = {
     "eh_proj": ("eh_proj", "fc", "input_proj"),
     "norm": ("shared_head.norm", "norm", "final_layernorm"),
 }
-_QWEN = 1
+_QWEN, _SPECULATORS = 1, 2
 # Of the target in whose config.json the module lies: layers of another kind, experts, images.
 _OF_TARGET = (
     *("layer_types", "full_attention_interval", "linear_conv_kernel_dim", "linear_key_head_dim"),
@@ -66,8 +67,8 @@ MTP_SETTINGS = HeadSettings(
         "rope_interleave": (False,),
     },
 )
-# Whose norms multiply by 1 + weight.
-_ONE_MORE = ("qwen3_next", "qwen3_5")
+# Targets of speculators' modules; the norms of some multiply by 1 + weight, as all with Qwen's names do.
+_ONE_MORE, _PLAIN = ("qwen3_next", "qwen3_5"), ("qwen3",)
 
 
 def mtp_model(checkpoint: HeadCheckpoint, weight_format: str | None = None) -> ov.Model:
@@ -130,6 +131,7 @@ def mtp_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     if not found_names:
         raise ValueError(f"{where} has no weights of an MTP module; take the checkpoint that has them")
     prefix, names = found_names[0]
+    _rotated(checkpoint)
     shape = _shape(checkpoint)
     hidden = shape.hidden_size
     wanted: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -141,7 +143,7 @@ def mtp_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         if name.startswith("model.layers.0."):
             part = name.removeprefix("model.layers.0.")
             wanted[f"layer.{part}"] = (layer + part, dims)
-    one_more = str(checkpoint.config.get("model_type")).startswith(_ONE_MORE)
+    one_more = names == _QWEN or (names == _SPECULATORS and _multiplies_by_one_more(checkpoint))
     arrays: dict[str, NDArray[Any]] = {}
     for name, (theirs, dims) in wanted.items():
         sizes = [dims, (2 * dims[0], *dims[1:])] if name.endswith("q_proj.weight") else [dims]
@@ -150,6 +152,17 @@ def mtp_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     for name in (_EMBEDDING, _OUTPUT):
         arrays[name] = np.zeros((1, hidden), np.float32)
     return arrays
+
+
+def _multiplies_by_one_more(checkpoint: HeadCheckpoint) -> bool:
+    """Whether norms multiply by 1 + weight, which the names of speculators do not say."""
+    kind = checkpoint.config.get("model_type")
+    if isinstance(kind, str) and (kind.startswith(_ONE_MORE) or kind in _PLAIN):
+        return kind not in _PLAIN
+    raise ValueError(
+        f"head '{checkpoint.folder}': model_type of config.json is {shown(kind)}, expected one of "
+        f"{', '.join((*_PLAIN, *_ONE_MORE))}, by which its norms are read; get config.json again"
+    )
 
 
 def mtp_ignores(name: str) -> bool:

@@ -62,9 +62,13 @@ test-clients: $(TEST_VENV)/.installed $(CLIENTS_VENV)/.installed
 	OVSPEC_EXTENSION_LIB=$$($(BIN)/python -c "from ovspec_ops import extension_path; print(extension_path())") \
 		$(CLIENTS_VENV)/bin/python -m pytest tests/clients
 
-# Heads that the package speculators makes and computes; without what it requires beside that, which is torchvision.
+# Heads that the package speculators makes and computes. Without what it requires beside what it imports here, which is
+# torchvision above all, and without versions that others of the tests' packages would have to follow.
+SPECULATORS := speculators==0.9.0 hs-connectors==0.9.0 datasets==3.6.0 dill==0.4.1 loguru==0.7.3 multiprocess==0.70.19 \
+	pandas==3.1.1 pyarrow==26.0.1 pydantic-settings==2.16.3 xxhash==4.1.0
+
 $(TEST_VENV)/.speculators: $(TEST_VENV)/.installed
-	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps speculators==0.9.0 hs-connectors==0.9.0
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps $(SPECULATORS)
 	touch $@
 
 test-speculators: $(TEST_VENV)/.speculators

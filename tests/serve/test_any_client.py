@@ -83,7 +83,7 @@ def test_an_answer_goes_on_with_its_last_message(served: Served) -> None:
 
 def test_unknown_fields_are_ignored_and_named(served: Served, demo_ir: Path, template: Path) -> None:
     messages = [{"role": "user", "content": "a", "mood": 1}]
-    body = {**CHAT, "messages": messages, "frobnicate": 1, "größe\n": 2}
+    body = {**CHAT, "messages": messages, "frobnicate": 1, "größe\n": 2, " wide\n": 3, "": 4}
     for stream in (False, True):
         request = urllib.request.Request(
             f"{served.url}/v1/chat/completions",
@@ -92,7 +92,7 @@ def test_unknown_fields_are_ignored_and_named(served: Served, demo_ir: Path, tem
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
             named = answer.headers["X-Ignored-Fields"]
-        assert set(named.split(", ")) == {"mood", "frobnicate", r"gr\u00f6\u00dfe\n"}
+        assert set(named.split(", ")) == {"mood", "frobnicate", r"gr\u00f6\u00dfe\n", r'" wide\n"', '""'}
     served.wait_for(lambda: any("WARNING" in line and "frobnicate" in line for line in served.lines))
     with serving(demo_ir, "--chat-template", template, "--strict-fields") as strict:
         status, answer = strict.post("/v1/chat/completions", body)

@@ -216,9 +216,10 @@ def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
 
 
 def _part(part: int | str) -> str:
-    """Part of a place in a body, short and without line breaks."""
+    """Part of a place in a body, short and without line breaks, in quotes where it is blank at an end."""
     name = str(part)[:80]
-    return name if name.isprintable() else json.dumps(name)[1:-1]
+    shown = name if name.isprintable() else json.dumps(name)[1:-1]
+    return shown if shown == shown.strip() != "" else f'"{shown}"'
 
 
 def _shown(value: object) -> str:

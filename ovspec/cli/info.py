@@ -38,7 +38,7 @@ from ovspec.proofs.promises import promises
 from ovspec.proofs.row_check import check_rows
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.families import family_of
-from ovspec_models.folder.head_info import HeadInfo, head_kind
+from ovspec_models.folder.head_info import ANY_NUMBER, HeadInfo, head_kind
 from ovspec_ops.self_check import CheckResult
 from ovspec_ops.self_check import self_check as run_self_check
 
@@ -244,8 +244,7 @@ def _block_facts(head: HeadInfo) -> dict[str, object]:
     if head.block is None:
         return {}
     size, mask = head.block
-    # In the form that vLLM reads the number of tokens is not said.
-    return {"block_tokens": size if size < 2**31 - 1 else "as many as are asked for", "mask_token": mask}
+    return {"block_tokens": "as many as are asked for" if size == ANY_NUMBER else size, "mask_token": mask}
 
 
 def head_facts(model: ModelInfo) -> dict[str, object]:

@@ -144,12 +144,12 @@ class AssistantDrafter(Drafter):
         visual = sequence.target.visual
         sequence.unseen = 0 if visual is None else len(visual.places)
         if not sequence.draft.length:
-            self.runner.share(sequence.draft, sequence.text)
+            self.runner.share(sequence.draft, sequence.text())
 
     def release(self, sequence: Sequence) -> None:
         """Free the blocks of the sequence in the draft model's cache."""
         if self.sparse is None:
-            self.runner.publish(sequence.draft, sequence.text)
+            self.runner.publish(sequence.draft, sequence.text())
         self.runner.release(sequence.draft)
         sequence.draft_states.pop(self.name, None)
 
@@ -214,7 +214,7 @@ class AssistantDrafter(Drafter):
         drafted: _TreeRows | None = sequence.draft_states.pop(self.name, None)
         if drafted is None or sequence.draft.length != drafted.begin:
             return
-        if path := drafted.path(sequence.text[drafted.begin : -1]):
+        if path := drafted.path(sequence.text(drafted.begin)[:-1]):
             sequence.draft.length += len(drafted.tokens)
             self.runner.compact(sequence.draft, drafted.begin, path)
 
@@ -222,7 +222,7 @@ class AssistantDrafter(Drafter):
         """Whether the draft model knows all tokens that it has not read of a sequence."""
         if self._known >= self._vocab_size:
             return True
-        return max(sequence.text[sequence.draft.length :], default=0) < self._known
+        return max(sequence.text(sequence.draft.length), default=0) < self._known
 
     def _catch_up(self, sequence: Sequence, most: int | None) -> bool:
         """Compute uncached tokens but the last, which the first drafting pass takes; whether none are left.
@@ -233,7 +233,7 @@ class AssistantDrafter(Drafter):
         """
         behind = _length(sequence) - 1 - sequence.draft.length
         if behind > 1:
-            missing = np.array(sequence.text[sequence.draft.length : -1], np.int64)
+            missing = np.array(sequence.text(sequence.draft.length)[:-1], np.int64)
             read = self.runner.prefill(sequence.draft, missing[:most], self._prefill_chunk)
             self.last_duration += read.duration
         return most is None or behind <= most
@@ -243,7 +243,7 @@ class AssistantDrafter(Drafter):
 
     def _rows(self, sequence: Sequence, drafted: list[int], drafts: int = 0) -> Rows:
         """What the draft model has not read of a sequence and its draft so far, to draft so many tokens."""
-        context = sequence.text[sequence.draft.length :]
+        context = sequence.text(sequence.draft.length)
         done = max(0, sequence.draft.length - _length(sequence))
         tokens = np.array(context + drafted[done:], np.int64)
         sampling, budget = sequence.settings.sampling, self._budget(_length(sequence))

@@ -113,11 +113,14 @@ class Sequence:
         """Its first tokens, as the target's cache knows them."""
         return self.target.keyed(self.tokens[:count])
 
-    @property
-    def text(self) -> list[int]:
-        """The tokens without those that stand for pictures."""
+    def text(self, start: int = 0) -> list[int]:
+        """The tokens without those that stand for pictures, from the one of this number on."""
         visual = self.target.visual
-        return self.tokens if visual is None else visual.text_of(self.tokens)
+        if visual is None:
+            return self.tokens[start:]
+        if (place := start + len(visual.places)) >= self.prompt_length:
+            return self.tokens[place:]  # behind all pictures
+        return visual.text_of(self.tokens)[start:]
 
     def ends_with(self, tokens: SequenceOf[int]) -> bool:
         """Whether the last of `tokens`, behind those that are there, ends the sequence."""

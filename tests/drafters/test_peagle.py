@@ -17,8 +17,10 @@ from settings import F32
 from tiers import by_tier
 
 import ovspec
+from ovspec.cli.info import head_facts
 from ovspec.drafters.eagle3 import PEagleHead
 from ovspec.pipeline.models.head_model import draft_choices
+from ovspec_models import ModelInfo
 from ovspec_models.heads import open_head
 
 #: What a head has beside masks.
@@ -60,6 +62,15 @@ def test_acceptance_is_the_references(name: str) -> None:
     shifted = (BOUNDARIES[0] - 1, *BOUNDARIES[1:])
     fresh = load(exported(made, models.folder / f"peagle shifted {name}"))
     assert outcomes(fresh, shifted, made.depth + 3) != expected
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"), [("", ParallelReference.depth + 1), ("as vLLM names it", "as many as are asked for")]
+)
+def test_info_says_how_many_tokens_it_drafts(name: str, tokens: object, tmp_path: Path) -> None:
+    folder = exported(ParallelReference(pair().reference.embedding, **VARIANTS[name]), tmp_path / "head")
+    facts = head_facts(ModelInfo.read(folder))
+    assert (facts["block_tokens"], facts["mask_token"]) == (tokens, ParallelReference.mask)
 
 
 @pytest.mark.parametrize(

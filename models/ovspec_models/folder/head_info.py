@@ -36,6 +36,8 @@ CORRECTED = ("dspark", "dflash2", "xpress")
 _SIZES_IN_WEIGHTS = ("medusa", "hydra")
 _TAIL_BYTES = 1 << 16
 _MOST = 2**31 - 1
+#: Tokens of a block, where a head drafts as many as are asked for.
+ANY_NUMBER = _MOST
 _AGAIN = "get the head again"
 #: An MTP module as optimum-intel 2.2 writes it, into the folder of its target.
 MTP_IR = "openvino_mtp_model.xml"
@@ -342,7 +344,7 @@ def masks_of(folder: Path, config: dict[str, Any]) -> tuple[int, int]:
         ValueError: config.json does not say them.
     """
     where = folder / "config.json"
-    drafted: object = _MOST - 1
+    drafted: object = ANY_NUMBER - 1
     if of_speculators(config):
         methods = _nested(config, "speculators_config").get("proposal_methods")
         method = methods[0] if isinstance(methods, list) and methods else None

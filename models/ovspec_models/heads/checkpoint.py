@@ -167,20 +167,24 @@ class HeadCheckpoint:
                 "might draft wrongly without it; take another head"
             )
 
+    def held(self, *names: str) -> str | None:
+        """Which of its names a weight has that a checkpoint may be without; `None`: it is without it."""
+        return next((name for name in names if name in self.arrays), None)
+
     def array(self, *names: str, dims: tuple[int, ...] | None = None) -> NDArray[Any]:
         """The weight that has one of these names.
 
         Raises:
             ValueError: there is none, or it has another shape than `dims`.
         """
-        for name in names:
-            if name in self.arrays:
-                array = self.arrays[name]
-                return array if dims is None else self.check_shape(names[0], array, dims)
-        raise ValueError(
-            f"head '{self.folder}' has no weight {names[0]}, which its config.json asks for; get the whole "
-            "checkpoint again"
-        )
+        held = self.held(*names)
+        if held is None:
+            raise ValueError(
+                f"head '{self.folder}' has no weight {names[0]}, which its config.json asks for; get the "
+                "whole checkpoint again"
+            )
+        array = self.arrays[held]
+        return array if dims is None else self.check_shape(names[0], array, dims)
 
     def matrix(self, *names: str) -> NDArray[Any]:
         """As `array`, a matrix of any size.

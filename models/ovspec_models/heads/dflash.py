@@ -191,7 +191,7 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         arrays[name] = checkpoint.array(name, f"model.{name}", dims=wanted)
     sizes = _sizes(checkpoint)
     for name, tokens in ((_EMBEDDING, sizes.target), (_OUTPUT, sizes.drafted)):
-        if held := _held(checkpoint, name):
+        if held := checkpoint.held(name, f"model.{name}"):
             arrays[name] = checkpoint.array(held, dims=(tokens, shape.hidden_size))
         else:
             arrays[name] = np.zeros((1, shape.hidden_size), np.float32)
@@ -203,11 +203,6 @@ def dflash_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
         arrays |= convolutions.arrays(checkpoint, shape.num_hidden_layers)
     own_correction = correction_arrays(checkpoint, sizes)
     return {**arrays, **{f"{_CORRECTION}{name}": array for name, array in own_correction.items()}}
-
-
-def _held(checkpoint: HeadCheckpoint, name: str) -> str | None:
-    """The checkpoint's name of a layer that it may share with its target."""
-    return next((place for place in (name, f"model.{name}") if place in checkpoint.arrays), None)
 
 
 def _sizes(checkpoint: HeadCheckpoint) -> Sizes:
@@ -247,4 +242,4 @@ def dflash_weights(shape: ModelShape, boundaries: int) -> dict[str, tuple[int, .
 def dflash_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
     """What config.json of the exported folder says beside the published one."""
     own = {OWN_EMBEDDING: _EMBEDDING, OWN_OUTPUT: _OUTPUT}
-    return {fact: _held(checkpoint, name) is not None for fact, name in own.items()}
+    return {fact: checkpoint.held(name, f"model.{name}") is not None for fact, name in own.items()}

@@ -144,9 +144,9 @@ def eagle3_arrays(checkpoint: HeadCheckpoint) -> dict[str, NDArray[Any]]:
     shape = _shape(checkpoint)
     weights = _weights(checkpoint, shape)
     arrays = {name: checkpoint.array(*_places(name), dims=dims) for name, dims in weights.items()}
-    if held := _held(checkpoint, "d2t"):
+    if held := checkpoint.held(*_places("d2t")):
         arrays["d2t"] = checkpoint.arrays[held]
-    if held := _held(checkpoint, _EMBEDDING):
+    if held := checkpoint.held(*_places(_EMBEDDING)):
         arrays[_EMBEDDING] = checkpoint.array(held, dims=(checkpoint.count("vocab_size"), shape.hidden_size))
     if form_of(checkpoint.config) == "peagle":
         masks_of(checkpoint.folder, checkpoint.config)
@@ -198,12 +198,7 @@ def _has_bias(checkpoint: HeadCheckpoint, name: str) -> bool:
         asked = config.get("attention_bias", config.get("qkv_bias"))
     # Some layers have biases of queries, keys and values alone.
     needed = asked and not name.endswith("o_proj.bias")
-    return asked is not False and bool(needed or _held(checkpoint, name))
-
-
-def _held(checkpoint: HeadCheckpoint, name: str) -> str | None:
-    """The checkpoint's name of a weight that it may have."""
-    return next((place for place in _places(name) if place in checkpoint.arrays), None)
+    return asked is not False and bool(needed or checkpoint.held(*_places(name)))
 
 
 def _places(name: str) -> tuple[str, ...]:
@@ -235,7 +230,11 @@ def _check_norms(checkpoint: HeadCheckpoint) -> None:
 
 def _has_output(checkpoint: HeadCheckpoint) -> bool:
     """Whether it must have an output layer: one for all of the target's tokens may be the target's."""
-    return bool(_held(checkpoint, _OUTPUT) or _held(checkpoint, "d2t") or has_own_tokens(checkpoint.config))
+    return bool(
+        checkpoint.held(*_places(_OUTPUT))
+        or checkpoint.held(*_places("d2t"))
+        or has_own_tokens(checkpoint.config)
+    )
 
 
 def _check_vocabulary(checkpoint: HeadCheckpoint, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -248,7 +247,7 @@ def _check_vocabulary(checkpoint: HeadCheckpoint, arrays: Mapping[str, NDArray[A
             "of which; get the whole checkpoint"
         )
     if "d2t" in arrays:
-        known = checkpoint.arrays.get(_held(checkpoint, "t2d") or "")
+        known = checkpoint.arrays.get(checkpoint.held(*_places("t2d")) or "")
         check_tables(checkpoint.folder, drafted, arrays["d2t"], known)
 
 
@@ -259,7 +258,7 @@ def eagle3_ignores(name: str) -> bool:
 
 def eagle3_facts(checkpoint: HeadCheckpoint) -> dict[str, Any]:
     """What config.json of the exported folder says beside the published one."""
-    own = _held(checkpoint, _EMBEDDING) is not None
+    own = checkpoint.held(*_places(_EMBEDDING)) is not None
     tied = own and checkpoint.config.get("tie_word_embeddings") is True
     return {
         OWN_EMBEDDING: own,

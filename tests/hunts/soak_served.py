@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,8 @@ def hunt(report: Report, served: Served, seconds: float, faults: bool) -> dict[s
         report.found("hang: requests run though no client waits")
     if (held := served.metric("vllm:kv_cache_usage_perc")) != 0:
         report.found(f"left: a share {held} of the cache is held by nobody")
+    with suppress(AssertionError):  # a connection ends a moment after its client
+        served.wait_for(lambda: Usage.of(served.process.pid, 0.0).files == before.files, 10)
     compare_files(report, "server", before, Usage.of(served.process.pid, report.seconds))
     return judged(report, "server", usage, _WARM_UP)
 

@@ -25,7 +25,7 @@ _PART = "OVSPEC_SWEEP_PART"
 # With these a part is not whole.
 _LESS = {"-k", "-x", "--collect-only", "--lf", "--last-failed"}
 _FAMILIES = "exactness/test_row_invariance.py"
-#: What each part holds; every family of the row proof takes some ten minutes on one core.
+#: What each part holds; a part of the row proofs takes some ten minutes on two cores.
 PARTS = (
     *(f"row proofs, every fourth family from {place}" for place in (1, 2, 3, 4)),
     "exactness: f64, texts",

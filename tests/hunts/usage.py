@@ -60,6 +60,7 @@ def judged(report: Report, part: str, usage: list[Usage], warm_up: float) -> dic
         "judged": True,
         "first_mb": round(first, 1),
         "last_mb": round(last, 1),
+        "tenths_mb": _tenths(settled),
         **_last(usage),
     }
 
@@ -70,6 +71,16 @@ def compare_files(report: Report, part: str, before: Usage, after: Usage) -> Non
         report.found(
             f"handles: {part} had {before.files} files at {before.seconds:.0f} s, {after.files} at the end"
         )
+
+
+def _tenths(usage: list[Usage]) -> list[float]:
+    """Medians of memory over each tenth: whether growth goes on, or ends."""
+    size = max(1, len(usage) / 10)
+    starts = [round(size * number) for number in range(min(10, len(usage)))]
+    return [
+        round(median(one.resident_mb for one in usage[start:stop]), 1)
+        for start, stop in zip(starts, [*starts[1:], len(usage)], strict=True)
+    ]
 
 
 def _last(usage: list[Usage]) -> dict[str, Any]:

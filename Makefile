@@ -76,7 +76,7 @@ test-speculators: $(TEST_VENV)/.speculators
 
 # Parts of two hours at most, `make sweep PART=1` or all of them one after the other; each adds a line with commit and
 # result to build/sweeps.jsonl, and `make sweep-status` says what is green on this commit.
-PARTS := 1 2 3 4 5 6 7 8
+PARTS := 1 2 3 4 5 6
 sweep: $(addprefix sweep-,$(or $(PART),$(PARTS)))
 
 $(addprefix sweep-,$(PARTS)): sweep-%: $(TEST_VENV)/.installed

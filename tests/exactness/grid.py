@@ -41,6 +41,22 @@ STOCK_EXPERTS = ("Gemma 4, experts", "Llama 4")
 SPLITS = 30
 
 
+def formats_of(family: str) -> list[tuple[str, str, str]]:
+    """Weight formats, precisions and caches that a family is proved with.
+
+    Those of u8 caches, which people run, all; another cache with each precision and one weight format, the
+    next one for the next family. Attention knows nothing of the weights, and products nothing of the cache.
+    """
+    first = FAMILIES.index(family)
+    weights = {cache: WEIGHTS[(first + place) % len(WEIGHTS)] for place, cache in enumerate(CACHES)}
+    return [
+        (weight, precision, cache)
+        for cache in CACHES
+        for weight in (WEIGHTS if cache == "u8" else [weights[cache]])
+        for precision in PRECISIONS
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One model of the grid and how it is computed."""

@@ -10,13 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from exactness.grid import (
-    CACHES,
     FAMILIES,
-    PRECISIONS,
     SPLITS,
     STOCK_EXPERTS,
-    WEIGHTS,
     Case,
+    formats_of,
     instruction_set,
     prove,
     text_of,
@@ -80,10 +78,10 @@ def usable(isa: str) -> AbstractContextManager[None]:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "weights", "precision", "cache"),
+    [(family, *formats) for family in FAMILIES for formats in formats_of(family)],
+)
 def test_families(family: str, weights: str, precision: str, cache: str, exported: Folder) -> None:
     """Every instruction set that this processor can run or emulate."""
     for isa in (*loader.available_isas(), *loader.isas_for_tests()):

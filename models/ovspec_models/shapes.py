@@ -132,6 +132,11 @@ class ModelShape:
 # the rotary frequencies, whether queries and keys are normed, whether embeddings are tied.
 _LIST = (
     ModelShape("qwen3-0.6b", "qwen3", 1024, 3072, 28, 16, 8, 128, 40_960, 1e6, True, True),
+    # No public model: Qwen3-0.6B with rotary frequencies rescaled, as Llama 3's are, for four times the positions.
+    ModelShape(
+        "qwen3-0.6b-128k", "qwen3", 1024, 3072, 28, 16, 8, 128, 131_072, 1e6, True, True,
+        rope_scaling=RopeScaling(4.0, 1.0, 4.0, 32_768),
+    ),
     ModelShape(
         "llama-3.1-8b", "llama", 4096, 14_336, 32, 32, 8, 128, 131_072, 5e5, False, False,
         rms_norm_eps=1e-5, rope_scaling=RopeScaling(8.0, 1.0, 4.0, 8192),

@@ -230,8 +230,7 @@ def read_requests(name: str) -> list[dict[str, Any]]:
 
 def print_piece(piece: str) -> None:
     """Streamer that writes to standard output."""
-    sys.stdout.write(piece)
-    sys.stdout.flush()
+    click.echo(piece, nl=False)
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:

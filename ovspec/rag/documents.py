@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ def find_documents(paths: Iterable[Path]) -> Files:
     Raises:
         InvalidValueError: a path that does not exist, a file that is no document, or no document at all.
     """
-    roots = tuple(dict.fromkeys(path.resolve() for path in paths))
+    roots = tuple(dict.fromkeys(Path(os.path.realpath(path)) for path in paths))
     documents: dict[Path, None] = {}
     left_out: Counter[str] = Counter()
     for root in roots:

@@ -70,7 +70,9 @@ def test_anchors_of_an_older_calibration_mean_nothing_to_another_rule(folder: Pa
 
 
 @pytest.mark.parametrize(("name", "value"), [("num_hidden_layers", 7), ("model_type", "llama")])
-def test_a_calibration_of_another_model_is_refused(folder: Path, name: str, value: object) -> None:
+def test_a_calibration_of_another_model_is_refused(
+    folder: Path, data: Path, name: str, value: object
+) -> None:
     config = OvspecConfig.load(folder)
     assert config is not None
     setattr(config.model, name, value)
@@ -80,6 +82,9 @@ def test_a_calibration_of_another_model_is_refused(folder: Path, name: str, valu
     config.save(folder)
     with pytest.raises(ValueError, match=rf"{CONFIG_NAME}: its amounts are .* another model, with {name}"):
         LLMPipeline(folder, "CPU", verify="sparse", **F32)
+    run = calibrate(folder, data, "--budget", "64", "--ffn-density", "1")
+    assert run.exit_code == 0, run.output
+    assert LLMPipeline(folder, "CPU", verify="sparse", **F32).verify.budget == 64
 
 
 def test_folder_without_configuration_gets_one(folder: Path, data: Path) -> None:

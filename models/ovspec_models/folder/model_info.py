@@ -192,17 +192,18 @@ class ModelInfo:
         same = [entry.name for entry in fields(ModelSection) if entry.name not in values]
         return ModelSection(**values, **{name: getattr(self, name) for name in same})
 
+    def differs_from(self, section: ModelSection) -> str:
+        """Return the first part of the shape in which a model section is another model's; else nothing."""
+        return next((name for name in _SHAPE if getattr(section, name) != getattr(self, name)), "")
+
     def check_calibration(self, config: OvspecConfig | None) -> None:
         """Refuse amounts that were calibrated for a model of another shape (ValueError, in one line)."""
-        if config is None or config.verify is None:
-            return
-        for name in _SHAPE:
-            held, own = getattr(config.model, name), getattr(self, name)
-            if held != own:
-                raise ValueError(
-                    f"{self.folder / CONFIG_NAME}: its amounts are calibrated for another model, with {name} "
-                    f"{shown(held)} and not {shown(own)}; calibrate this one, or set verify to null"
-                )
+        if config is not None and config.verify is not None and (name := self.differs_from(config.model)):
+            held, own = shown(getattr(config.model, name)), shown(getattr(self, name))
+            raise ValueError(
+                f"{self.folder / CONFIG_NAME}: its amounts are calibrated for another model, with {name} "
+                f"{held} and not {own}; calibrate this one, or set verify to null"
+            )
 
     def weight_format(self) -> str:
         """Return the format of the weights: int4, int8, bf16, fp16 or fp32; read from the XML alone.

@@ -200,6 +200,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "no filler": (("--needles", "200", "--filler", "none.txt"), "--filler none.txt: No such file"),
     "needles": (("--needles", "1k"), "--needles '1k': expected whole numbers"),
     "short needles": (("--needles", "200,50"), "--needles 50: the question and the first sentence"),
+    "needles twice": (("--needles", "200,300,200"), "--needles 200,300,200: name each length once"),
     "long needles": (("--needles", "60000"), "needle of 60000 tokens at depth 0: the prompt has"),
     "one token": (("--suite", "{suite}", "--context", "1"), "the prompt has 1 tokens, expected at least 2"),
     "setting": (("--suite", "{suite}", "--setting", "attention,dense"), "'dense' is not one of attention"),

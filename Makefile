@@ -79,7 +79,7 @@ test-speculators: $(TEST_VENV)/.speculators
 PARTS := 1 2 3 4 5 6
 sweep: $(addprefix sweep-,$(or $(PART),$(PARTS)))
 
-$(addprefix sweep-,$(PARTS)): sweep-%: $(TEST_VENV)/.installed
+$(addprefix sweep-,$(PARTS)): sweep-%: $(TEST_VENV)/.installed $(SCHEMAS)
 	$(BIN)/python tests/hunts/sweep.py --part $* $(WORKERS) --dist worksteal
 
 sweep-status: $(TEST_VENV)/.installed

@@ -132,7 +132,7 @@ class ModelShape:
 # the rotary frequencies, whether queries and keys are normed, whether embeddings are tied.
 _LIST = (
     ModelShape("qwen3-0.6b", "qwen3", 1024, 3072, 28, 16, 8, 128, 40_960, 1e6, True, True),
-    # No public model: Qwen3-0.6B with rotary frequencies rescaled, as Llama 3's are, for four times the positions.
+    # No public model: Qwen3-0.6B, its rotary frequencies rescaled as Llama 3's for four times the positions.
     ModelShape(
         "qwen3-0.6b-128k", "qwen3", 1024, 3072, 28, 16, 8, 128, 131_072, 1e6, True, True,
         rope_scaling=RopeScaling(4.0, 1.0, 4.0, 32_768),

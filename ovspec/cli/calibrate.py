@@ -130,7 +130,12 @@ def folder_config(folder: Path) -> OvspecConfig:
     info = ModelInfo.read(folder)
     if not os.access(folder, os.W_OK):
         raise ValueError(f"--model {folder}: the folder can't be written; copy it to where you may write")
-    return OvspecConfig.load(folder) or OvspecConfig(model=info.section(model_name(folder)))
+    config = OvspecConfig.load(folder)
+    if config is None:
+        return OvspecConfig(model=info.section(model_name(folder)))
+    if info.differs_from(config.model):  # amounts of another model
+        config.model, config.verify = info.section(model_name(folder)), None
+    return config
 
 
 def tokenized(folder: Path, texts: list[str], limit: int) -> list[NDArray[np.int64]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from ovspec.cli.options.pipeline import PipelineChoice, pipeline_options
 from ovspec.eval import FidelityEval, Setting, plot_fidelity, read_prompts, sweep
 from ovspec.eval.setting import sweep_option
 from ovspec.modes.sparse_prefill import SparsePrefill
-from ovspec.modes.verify_mode import VerifyMode
+from ovspec.modes.verify_mode import VerifyMode, calibrated_mode
+from ovspec_models import OvspecConfig
 
 # Fields of SparseVerify by the parameter of their sweep.
 SWEEPS = {
@@ -93,7 +95,7 @@ def fidelity(
     check_outputs(json_path, plot)
     evaluation = FidelityEval(
         model=choice.model,
-        make_pipeline=choice.start,
+        make_pipeline=_with_its_operations(choice, settings).start,
         prompts=read_prompts(prompts)[:limit],
         settings=settings,
         drafter=choice.drafter.name if choice.drafter else None,
@@ -106,6 +108,15 @@ def fidelity(
     show_report(report.as_json(), json_path, report.tables(), [*report.lines(), ""], notes)
     if plot is not None:
         plot_fidelity(report, plot)
+
+
+def _with_its_operations(choice: PipelineChoice, settings: list[Setting]) -> PipelineChoice:
+    """The choice that decodes as commits confirm: limits of channels choose another operation."""
+    config = OvspecConfig.load(choice.model)
+    found = [Setting(calibrated_mode(setting.verify, config)) for setting in settings]
+    if not any(setting.commits_channels for setting in found):
+        return choice
+    return replace(choice, arguments={**choice.arguments, "ffn": "native"})
 
 
 def settings_from(

@@ -25,7 +25,7 @@ from ovspec.eval.prompts import read_prompts
 from ovspec.eval.selection import SelectionEval
 from ovspec.modes.row_limits import MAX_VERIFY_ROWS
 from ovspec.modes.verify_mode import calibrated
-from ovspec_models import OvspecConfig
+from ovspec_models import ModelInfo, OvspecConfig
 
 COMMON = ("model", "prompts", "context", "rows", "passes", "rule", "budget", "properties", "json_path")
 
@@ -59,7 +59,9 @@ def selection(
     Exact attention masses stand beside the lists of the rule. Where the rule keeps less than the best blocks
     for all rows, its estimate loses attention; where the best blocks keep little, the budget is too small.
     """
-    sparse = calibrated(sparse_from(options, anchor_layers), OvspecConfig.load(model))
+    config = OvspecConfig.load(model)
+    ModelInfo.read(model).check_calibration(config)
+    sparse = calibrated(sparse_from(options, anchor_layers), config)
     texts = read_prompts(prompts)[:limit]
     check_outputs(json_path)
     evaluation = SelectionEval(model, texts, sparse, rows, passes, context)

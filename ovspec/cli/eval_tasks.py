@@ -19,7 +19,7 @@ from ovspec.cli.options.pipeline import PipelineChoice, pipeline_options
 from ovspec.devices.devices import is_cpu, openvino_core
 from ovspec.eval.needles import needle_examples, sentences_of
 from ovspec.eval.setting import Setting
-from ovspec.eval.suites import first_of_each, read_suite
+from ovspec.eval.suites import first_of_each, read_suites
 from ovspec.eval.task_settings import NAMES, Parts
 from ovspec.eval.tasks import TasksEval
 from ovspec.generation.inputs import read_tokenizer, tokenized
@@ -87,7 +87,7 @@ def tasks(
     names = None if setting is None else _names(setting)
     lengths = () if needles is None else int_list("--needles", needles)
     hidden_in = _sentences(filler)
-    examples = [example for path in suite for example in read_suite(path)]
+    examples = read_suites(suite)
     options.update(_SET_HERE)
     choice = PipelineChoice.of(options)
     settings, left_out = _parts(choice).settings(names)

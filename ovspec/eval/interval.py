@@ -26,8 +26,9 @@ class Interval:
         share, spread = hits / total, _Z * _Z / total
         middle = (share + spread / 2) / (1 + spread)
         half = _Z * np.sqrt(share * (1 - share) / total + spread / (4 * total)) / (1 + spread)
-        # Rounding must not put the estimate outside.
-        return cls(share, min(share, float(middle - half)), max(share, float(middle + half)))
+        # Rounding must not put the estimate outside, nor an end beyond 0 or 1.
+        low, high = max(0.0, float(middle - half)), min(1.0, float(middle + half))
+        return cls(share, min(share, low), max(share, high))
 
     @classmethod
     def bootstrap(cls, statistic: Callable[..., Any], *figures: Sequence[float]) -> Interval:

@@ -41,8 +41,10 @@ def needle_examples(
         count: tokens of a text.
 
     Raises:
-        ValueError: a length has no room for a text.
+        ValueError: a length has no room for a text, or is named twice.
     """
+    if len(set(lengths)) < len(lengths):
+        raise ValueError(f"--needles {','.join(map(str, lengths))}: name each length once")
     counts = [count(f"{sentence} ") for sentence in sentences]
     for length in lengths:
         room, text = length - _AROUND, list[str]()

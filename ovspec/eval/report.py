@@ -180,6 +180,8 @@ class Report:
             lines.append(
                 "commit: these decisions are the sparse passes', before a dense one confirms or corrects them"
             )
+        if any(result.setting.commits_channels for result in self.results):
+            lines.append("reference: with --ffn native, the operation that limits of channels choose")
         summary = self.summaries()[0]
         lines.append(
             f"low margin: dense decoding's first choice is less than {self.low_margin:g} nats above its "

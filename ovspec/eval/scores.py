@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import re
-import string
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from types import MappingProxyType
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# ASCII's symbols, which SQuAD leaves out with its punctuation.
+_SYMBOLS = frozenset("$+<=>^`|~")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_WORD = re.compile(r"[^\W_]+")
-_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
+# Thai, Lao, Burmese, Khmer, Chinese and Japanese have no spaces between words: each character is one.
+_UNSPACED = re.compile(
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u3096\u30a1-\u30ff\u3400-\u9fff\U00020000-\U0003ffff])"
+)
+# A hyphen behind a letter or a digit is no sign. Commas stand before three digits, in India also before two.
+_NUMBER = re.compile(
+    r"(?:(?<!\w)[-\u2212])?(?:(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)"
+)
 
 
 def rouge_l(text: str, references: Sequence[str]) -> float:
     """ROUGE-L (Lin 2004): F1 of the longest common subsequence of words, of the best reference.
 
-    Words are runs of letters and digits in lower case, without stemming.
+    Words are runs of letters, their marks and digits in lower case, without stemming.
     """
     return max(_rouge_l(_words(text), _words(reference)) for reference in references)
 
@@ -62,21 +69,33 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 
 def normalised(text: str) -> str:
     """Lower case, without punctuation and the articles a, an, the; single spaces between the words."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    kept = "".join(
+        letter
+        for letter in _folded(text)
+        if letter not in _SYMBOLS and unicodedata.category(letter)[0] != "P"
+    )
+    return " ".join(_ARTICLES.sub(" ", kept).split())
 
 
 def last_number(text: str) -> Decimal | None:
     """The last number of a text; `None` where there is none."""
     found = _NUMBER.findall(text)
-    return Decimal(found[-1].replace(",", "")) if found else None
+    return Decimal(found[-1].replace(",", "").replace("\u2212", "-")) if found else None
 
 
 def _first_line(text: str) -> str:
     return next((line for line in text.splitlines() if line.strip()), "")
 
 
+def _folded(text: str) -> str:
+    """Lower case, one form of each character, and spaces around those that are a word."""
+    return _UNSPACED.sub(r" \1 ", unicodedata.normalize("NFKC", text).lower())
+
+
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
+    return "".join(
+        letter if unicodedata.category(letter)[0] in "LMN" else " " for letter in _folded(text)
+    ).split()
 
 
 def _rouge_l(found: Sequence[str], expected: Sequence[str]) -> float:

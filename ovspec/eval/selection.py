@@ -22,6 +22,7 @@ from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
+from ovspec_models import ModelInfo
 from ovspec_models.folder.sparse_verify import SparseVerify
 from ovspec_ops.common.cache_layout import decode_block
 from ovspec_transforms import SELECTED_BLOCKS, SELECTING_QUERIES
@@ -161,11 +162,13 @@ class SelectionEval:
         """Measure; `on_step` is called for every text.
 
         Raises:
-            ValueError: no text is long enough for a pass that selects.
+            ValueError: no text is long enough for a pass that selects, or one has more tokens than the model
+                positions.
         """
         attention = replace(sparse_attention("native", self.sparse), watches=True)
         runner = ModelRunner(self.model, "CPU", attention, properties)
         tokenizer = read_tokenizer(self.model)
+        positions = ModelInfo.read(self.model).max_position_embeddings
         selection = SelectionInForce.of(runner)
         assert selection is not None
         assert selection.layers is not None  # native operations say which
@@ -176,6 +179,11 @@ class SelectionEval:
         for prompt in self.prompts:
             on_step(f"line {prompt.line}")
             ids = np.array(encode(tokenizer, prompt.text)[: self.context], np.int64)
+            if positions is not None and len(ids) > positions:
+                raise ValueError(
+                    f"the text in line {prompt.line} has {len(ids)} tokens, the model {positions} positions; "
+                    "cut texts with --context"
+                )
             cached = CachedSequence()
             begin = max(1, len(ids) - self.rows * self.passes)
             runner.prefill(cached, ids[:begin], DEFAULT_MAX_NUM_BATCHED_TOKENS)

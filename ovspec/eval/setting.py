@@ -30,6 +30,11 @@ class Setting:
         return isinstance(self.verify, CommitVerify)
 
     @property
+    def commits_channels(self) -> bool:
+        """Whether these passes have `GatedMLP`, because the sparse ones limit channels."""
+        return self.commits and self.sparse is not None and self.sparse.limits_channels
+
+    @property
     def name(self) -> str:
         """The name: its budget in a few words."""
         sparse = self.sparse

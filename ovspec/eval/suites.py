@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,29 @@ def first_of_each(examples: Iterable[Example], limit: int | None) -> list[Exampl
         counts[example.task] += 1
         if limit is None or counts[example.task] <= limit:
             found.append(example)
+    return found
+
+
+def read_suites(paths: Sequence[Path]) -> list[Example]:
+    """The examples of all files.
+
+    Raises:
+        ValueError: as `read_suite`, a file that is named twice, or tasks of two files that would be counted
+            as one because the files have the same name.
+    """
+    found, files = list[Example](), dict[str, Path]()
+    if twice := [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]:
+        raise ValueError(f"--suite {twice[0]} is named twice; name each file once")
+    for path in paths:
+        examples = read_suite(path)
+        if any(example.task == path.stem for example in examples):
+            if path.stem in files:
+                raise ValueError(
+                    f"--suite {files[path.stem]} and --suite {path}: both would be the task {path.stem}; "
+                    "rename one of the files"
+                )
+            files[path.stem] = path
+        found += examples
     return found
 
 
@@ -181,7 +204,7 @@ _FORMS: dict[str, Callable[[str, str, Value], Iterable[Example]]] = {
     "prompt": _own,
     "turns": _spec_bench,
     "meeting_transcripts": _qmsum,
-    "question": _gsm8k,
+    "answer": _gsm8k,
     "data": _squad,
 }
 

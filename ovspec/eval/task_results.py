@@ -159,7 +159,7 @@ class Score:
         """Of the pairs that have this metric, at least one."""
         dense, tested = ([_score(pair, answer, metric) for pair, answer in found] for found in _both(pairs))
         gained = [ours - theirs for ours, theirs in zip(tested, dense, strict=True)]
-        return cls(metric, *map(Interval.of_mean, (dense, tested, gained)))
+        return cls(metric, _mean(dense), _mean(tested), Interval.of_mean(gained))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +205,13 @@ def _both(pairs: Sequence[Pair]) -> list[list[tuple[Pair, Answer]]]:
 
 def _score(pair: Pair, answer: Answer, metric: str) -> float:
     return answer.scores[pair.example.metrics.index(metric)]
+
+
+def _mean(scores: Sequence[float]) -> Interval:
+    """Of scores that are all 0 or 1 a share: of few that are the same, a bootstrap would find no interval."""
+    if set(scores) <= {0.0, 1.0}:
+        return Interval.of_share(scores.count(1.0), len(scores))
+    return Interval.of_mean(scores)
 
 
 def _sum(pair: Pair, figure: Callable[[Decision], float]) -> float:

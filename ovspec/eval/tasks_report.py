@@ -12,7 +12,7 @@ from ovspec.eval.interval import Interval
 from ovspec.eval.machine import processor, versions
 from ovspec.eval.report import finite
 from ovspec.eval.tables import COMPACT, table_of
-from ovspec.eval.task_results import Run, TaskSummary
+from ovspec.eval.task_results import ALL_TASKS, Run, TaskSummary
 from ovspec_models import ModelInfo
 
 # A model whose dense score is below this at the upper end of its interval can't do the task.
@@ -70,17 +70,25 @@ class TasksReport:
 
     def tables(self) -> list[Table]:
         """Scores, agreement with dense decoding, speed, and scores by group where there are some."""
-        tables = [self._scores(), self._agreement(), self._speed()]
+        scores = [self._scores()] if any(pair.example.metrics for pair in self.runs[0].pairs) else []
+        tables = [*scores, self._agreement(), self._speed()]
         return [*tables, self._groups()] if any(self.runs[0].groups()) else tables
 
     def notes(self) -> list[str]:
-        """Settings that are left out, and tasks that the model can't do."""
+        """Settings that are left out, examples without a score, and tasks that the model can't do."""
         notes = [*self.left_out, "KL, same first choice and NLL: on the references, read behind the prompts"]
         if any(not pair.of_reference for pair in self.runs[0].pairs):
             notes.append("where an example has no reference: on dense decoding's own answer, and without NLL")
-        for task in self.runs[0].tasks():
+        for task, pairs in self.runs[0].tasks().items():
+            unscored = sum(not pair.example.metrics for pair in pairs)
+            if unscored and task != ALL_TASKS:
+                notes.append(
+                    f"{task}: {unscored} of {len(pairs)} examples have no score, as they have no answers or "
+                    "reference that a metric compares"
+                )
             scores = self.runs[0].scores(task)
-            if scores and all(score.dense.high < _CANNOT for score in scores):
+            # One example has no interval, and proves nothing.
+            if scores and all(score.dense.low < score.dense.high < _CANNOT for score in scores):
                 notes.append(
                     f"{task}: dense decoding itself scores less than {_CANNOT:g}; the model can't do this "
                     "task, so its scores can't tell settings apart: see agreement, KL and NLL"

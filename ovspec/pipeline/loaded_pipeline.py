@@ -95,6 +95,7 @@ class LoadedPipeline(Outline):
         self._info = self._read_info(given_model(models_path))
         mode = parse_verify(verify)
         self._ovspec_config = OvspecConfig.load(self._info.folder)
+        self._info.check_calibration(self._ovspec_config)
         calibrated = calibrated_mode(mode, self._ovspec_config)
         assistant = draft_choices(draft_model, self._info, calibrated, device, attention, properties, linear)
         rule = sparse_part(calibrated_mode(SparseVerify(), self._ovspec_config))

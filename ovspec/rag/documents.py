@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -34,12 +35,17 @@ class Files:
     documents: list[Path]
     left_out: Counter[str]
 
+    @property
+    def why_empty(self) -> str:
+        """What is wrong where there is no document."""
+        return f"{', '.join(map(str, self.roots)) or 'no folder'}: no documents there; {_KINDS}"
+
 
 def find_documents(paths: Iterable[Path]) -> Files:
     """The documents among files and below folders; hidden ones, whose name begins with a dot, are left out.
 
     Raises:
-        InvalidValueError: a path that does not exist, a file that is no document, or no document at all.
+        InvalidValueError: a path that does not exist, or a file that is no document.
     """
     roots = tuple(dict.fromkeys(Path(os.path.realpath(path)) for path in paths))
     documents: dict[Path, None] = {}
@@ -56,9 +62,6 @@ def find_documents(paths: Iterable[Path]) -> Files:
                 documents[path] = None
             else:
                 left_out[path.suffix.lower() or "no suffix"] += 1
-    if not documents:
-        named = ", ".join(map(str, roots)) or "no folder"
-        raise InvalidValueError(f"{named}: no documents there; {_KINDS}")
     return Files(roots, list(documents), left_out)
 
 
@@ -138,9 +141,13 @@ def _html_text(markup: str) -> str:
 def _pdf_text(path: Path, data: bytes) -> str:
     import pypdf
 
+    # Its warnings about damage would stand beside the text, or beside the one line that refuses the file.
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         pages = pypdf.PdfReader(io.BytesIO(data)).pages
-        return "\n\n".join(page.extract_text() for page in pages)
+        text = "\n\n".join(page.extract_text() for page in pages)
+        # A font's table may name zero, or halves of characters: pairs are joined, others replaced.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", " ")
     except Exception as error:  # damaged PDFs end in errors of many types
         why = str(error) or type(error).__name__
         raise InvalidValueError(f"{path} is no document: pypdf can't read it ({why}); remove it") from error

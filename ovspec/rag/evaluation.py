@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ovspec.errors import InvalidValueError
 from ovspec.eval.scores import contains
 from ovspec.rag.questions import Question
 from ovspec.rag.result import RagResult
 from ovspec.rag.speculative_rag import SpeculativeRAG
+from ovspec_models.folder.shown import shown
 
 PLAIN, SPECULATIVE, CACHED = WAYS = ("plain", "speculative", "speculative, prefix cached")
 
@@ -47,7 +49,7 @@ class Example:
 
 def evaluate(
     rag: SpeculativeRAG,
-    questions: Iterable[Question],
+    questions: Sequence[Question],
     step: Callable[[str], None] = lambda text: None,
 ) -> list[Example]:
     """Answer every question in every way, one way after the other, in turns of their order.
@@ -56,7 +58,16 @@ def evaluate(
 
     Args:
         step: called with the question that begins.
+
+    Raises:
+        InvalidValueError: no document fits a question. It is said before the first one is answered.
     """
+    if rag.store.settings.embedding is None:  # vectors always find something
+        for question in questions:
+            try:
+                rag.retrieve(question.text)
+            except InvalidValueError as error:
+                raise InvalidValueError(f"question {shown(question.text)}: {error}") from error
     examples = []
     for turn, question in enumerate(questions):
         step(question.text)

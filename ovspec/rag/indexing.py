@@ -161,13 +161,15 @@ def index(
         if opened is not None:
             opened.check()
         known = opened.documents() if opened is not None else {}
+        gone = [name for name in known if _below(name, files.roots) and not Path(name).exists()]
+        if not files.documents and not gone:
+            raise InvalidValueError(files.why_empty)
         changed = [file for file in files.documents if known.get(str(file)) != _checked_digest(file, known)]
         embedder = _embedder(opened, choices)
         held = opened.settings if opened is not None else None
         settings = choices.settings(held, embedder.model if embedder else None)
         if opened is None:
             opened = Store.create(path, settings)
-        gone = [name for name in known if _below(name, files.roots) and not Path(name).exists()]
         report = IndexReport(removed=len(gone), left_out=dict(files.left_out))
         report.changed = sum(str(file) in known for file in changed)
         report.added = len(changed) - report.changed

@@ -197,6 +197,7 @@ class SpeculativeRAG:
         prompt = Prompts(self.target).plain(question, [found.text for found in documents])
         (written,) = write(self.target, [prompt], "\n", self.settings.max_answer_tokens, **options)
         threshold = self.target.settings(**options).acceptance_threshold
+        lossy = why_lossy(self.target.verify, threshold, self.target.prefill)
         return RagResult(
             question,
             "plain",
@@ -204,7 +205,7 @@ class SpeculativeRAG:
             documents,
             target_tokens=written.num_read,
             durations=Durations(retrieval, generation=_since(started)),
-            why_lossy=why_lossy(self.target.verify, threshold, self.target.prefill),
+            why_lossy=lossy if written.metrics.is_lossy else "",  # not where all was read
         )
 
     def _timed_retrieval(self, question: str) -> tuple[list[Hit], float]:

@@ -11,9 +11,10 @@ from click.testing import CliRunner, Result
 from prompts import STORY
 from settings import F32
 
-import ovspec
+from ovspec import LLMPipeline, SparseVerify
 from ovspec.cli import cli
 from ovspec_models import OvspecConfig
+from ovspec_models.folder.config import CONFIG_NAME
 
 SETTINGS = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32")
 
@@ -52,20 +53,38 @@ def test_calibration_is_written_and_taken(folder: Path, data: Path) -> None:
     assert config is not None and before is not None and config.verify is not None
     assert (config.model, config.draft_model) == (before.model, before.draft_model)
     assert report["verify"]["rule"] == "paper" and report["joint"]["attention_density"] < 1.0
-    pipeline = ovspec.LLMPipeline(folder, verify=ovspec.SparseVerify(), **F32)
-    assert pipeline.verify == ovspec.SparseVerify(budget=128, rule="paper", ffn_density=1.0)
-    graph = ovspec.LLMPipeline(folder, prefill="sparse", **F32).runner.attention
+    pipeline = LLMPipeline(folder, verify=SparseVerify(), **F32)
+    assert pipeline.verify == SparseVerify(budget=128, rule="paper", ffn_density=1.0)
+    graph = LLMPipeline(folder, prefill="sparse", **F32).runner.attention
     assert (graph.selection.rule, graph.coverage) == ("paper", 1.0)
 
 
 def test_anchors_of_an_older_calibration_mean_nothing_to_another_rule(folder: Path) -> None:
     config = OvspecConfig.load(folder)
     assert config is not None
-    config.verify = ovspec.SparseVerify(anchor_layers=(0, 3), budget=128)
+    config.verify = SparseVerify(anchor_layers=(0, 3), budget=128)
     config.save(folder)
-    assert ovspec.LLMPipeline(folder, verify="sparse", **F32).verify == ovspec.SparseVerify(budget=128)
-    paper = ovspec.LLMPipeline(folder, verify=ovspec.SparseVerify(rule="paper"), **F32)
+    assert LLMPipeline(folder, verify="sparse", **F32).verify == SparseVerify(budget=128)
+    paper = LLMPipeline(folder, verify=SparseVerify(rule="paper"), **F32)
     assert paper.runner.attention.anchor_layers == (0, 3)
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_hidden_layers", 7), ("model_type", "llama")])
+def test_a_calibration_of_another_model_is_refused(
+    folder: Path, data: Path, name: str, value: object
+) -> None:
+    config = OvspecConfig.load(folder)
+    assert config is not None
+    setattr(config.model, name, value)
+    config.save(folder)
+    LLMPipeline(folder, "CPU", verify="sparse", **F32)  # it has no amounts
+    config.verify = SparseVerify(coverage=0.9)
+    config.save(folder)
+    with pytest.raises(ValueError, match=rf"{CONFIG_NAME}: its amounts are .* another model, with {name}"):
+        LLMPipeline(folder, "CPU", verify="sparse", **F32)
+    run = calibrate(folder, data, "--budget", "64", "--ffn-density", "1")
+    assert run.exit_code == 0, run.output
+    assert LLMPipeline(folder, "CPU", verify="sparse", **F32).verify.budget == 64
 
 
 def test_folder_without_configuration_gets_one(folder: Path, data: Path) -> None:

@@ -10,9 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prompts import PROMPTS, STORY
+
+from ovspec.cli.options.pipeline import PipelineChoice
+from ovspec.pipeline.pipeline import LLMPipeline
 
 Command = Callable[..., int]
 F32 = ("--property", "INFERENCE_PRECISION_HINT=f32", "--property", "KV_CACHE_PRECISION=f32")
@@ -94,6 +98,30 @@ def test_json_alone_on_standard_output(
     (setting,) = report["settings"]
     assert setting["name"] == "commit, budget 32" and setting["lossless"] is True
     assert setting["identical"] == setting["prompts"] == 1
+
+
+def test_commits_are_compared_with_plain_decoding_by_the_same_operations(
+    eval_fidelity: Command, demo_ir: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Limits of channels choose GatedMLP, whose rounding is another than the default's.
+    made = list[object]()
+    start = PipelineChoice.start
+
+    def watched(choice: PipelineChoice, *arguments: Any) -> LLMPipeline:
+        pipeline = start(choice, *arguments)
+        made.append(pipeline.runner.backends.ffn)
+        return pipeline
+
+    arguments = ("--limit", "1", "--context", "40", "--max-new-tokens", "4", "--drafter", "none")
+    given = ("-m", demo_ir, "--prompts", prompts, *arguments, "--ffn-density", "0.5", *F32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PipelineChoice, "start", watched)
+        assert eval_fidelity(*given, "--verify", "commit") == 0
+        assert eval_fidelity(*given) == 0
+    commit, sparse = made[:2], made[2:]
+    assert [getattr(ffn, "backend", None) for ffn in commit] == ["native", "native"]
+    assert [getattr(ffn, "backend", None) for ffn in sparse] == [None, "native"]
+    assert capsys.readouterr().out.count("reference: with --ffn native") == 1
 
 
 GIVEN = ("-m", "{demo}", "--prompts", "{prompts}", *F32)

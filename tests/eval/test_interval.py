@@ -9,11 +9,12 @@ from scipy import stats
 from ovspec.eval.interval import Interval
 
 
-@pytest.mark.parametrize(("hits", "total"), [(0, 20), (3, 20), (20, 20), (57, 200)])
+@pytest.mark.parametrize(("hits", "total"), [(0, 3), (0, 20), (3, 20), (20, 20), (57, 200)])
 def test_the_interval_of_a_share_is_wilsons(hits: int, total: int) -> None:
     found = Interval.of_share(hits, total)
     expected = stats.binomtest(hits, total).proportion_ci(method="wilson")
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert 0.0 <= found.low <= found.high <= 1.0 and "-" not in found.shown(".3f")
 
 
 def test_intervals_of_pairs_cover_what_is_true() -> None:

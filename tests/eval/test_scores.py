@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from functools import cache
 
 import pytest
@@ -25,6 +26,11 @@ WORDS = st.lists(st.sampled_from("abcd"), max_size=12)
         ("", ["a word"], 0.0),
         ("...", ["a word"], 0.0),
         ("zwölf Äpfel", ["Zwölf äpfel!"], 1.0),
+        # One letter in two forms, and vowel signs, which are no letters of their own.
+        ("cafe\u0301", ["caf\u00e9"], 1.0),
+        ("नमस्ता", ["नमस्ते"], 0.0),
+        # 5 common characters of 8 and 5.
+        ("北京是中国的首都。", ["北京是首都。"], 2 * 5 / (8 + 5)),
     ],
 )
 def test_rouge_l_by_hand(text: str, references: list[str], expected: float) -> None:
@@ -59,6 +65,42 @@ def test_answers_are_normalised_as_squad_does() -> None:
     assert contains("the answer: 482134", ["48213"]) == contains("", ["48213"]) == 0.0
     assert contains("It was the Zebra, of course.", ["no", "a zebra"]) == 1.0
     assert contains("born in A.D. 1066", ["AD 1066"]) == 1.0 and contains("zebras", ["zebra"]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("“北京”。", "北京"),
+        ("¿París?", "parís"),
+        ("الرياض،", "الرياض"),
+        ("Paris\u2019s", "Paris's"),
+        ("cafe\u0301", "caf\u00e9"),
+    ],
+)
+def test_answers_of_all_scripts_are_normalised(text: str, answer: str) -> None:
+    assert exact_match(text, [answer]) == f1(text, [answer]) == contains(f"x {text}", [answer]) == 1.0
+
+
+def test_characters_of_scripts_without_spaces_are_words() -> None:
+    assert contains("中国的首都是北京。", ["北京"]) == contains("เมืองหลวงคือกรุงเทพ", ["กรุงเทพ"]) == 1.0
+    assert contains("中国的首都是北京。", ["京北"]) == exact_match("是北京", ["北京"]) == 0.0
+    assert f1("是北京", ["北京"]) == pytest.approx(2 * 2 / (3 + 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from 10-12 of COVID-19, in 2024-05-12", "12"),
+        ("7 - 12 is -5", "-5"),
+        ("x=\u22125", "-5"),
+        ("-.5", "-0.5"),
+        ("It is...5", "5"),
+        ("₹1,23,456.50", "123456.5"),
+        ("1,2345", "2345"),
+    ],
+)
+def test_signs_and_commas_of_numbers(text: str, expected: str) -> None:
+    assert last_number(text) == Decimal(expected)
 
 
 def test_the_last_number_counts() -> None:

@@ -75,3 +75,6 @@ def test_layers_of_the_demo_target(demo_ir: Path, tmp_path: Path) -> None:
     assert kept[0] > kept[1], "in the same layers, all rows' attention keeps more than the first row's"
     with pytest.raises(ValueError, match="nothing was selected: every pass reads all of its context"):
         ovspec(*common, "--budget", "5000")
+    prompts.write_text(json.dumps({"prompt": STORY * 40}))
+    with pytest.raises(ValueError, match=r"line 1 has \d+ tokens, the model 8192 positions; cut texts with"):
+        ovspec("-m", str(demo_ir), "--prompts", str(prompts), "--budget", "128")

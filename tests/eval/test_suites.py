@@ -10,7 +10,7 @@ import pytest
 
 from ovspec.eval.needles import DEPTHS, PER_DEPTH, needle_examples, sentences_of
 from ovspec.eval.scores import METRICS
-from ovspec.eval.suites import Example, first_of_each, read_suite
+from ovspec.eval.suites import Example, first_of_each, read_suite, read_suites
 
 QMSUM = {
     "topic_list": [{"topic": "Buttons", "relevant_text_span": [["0", "1"]]}],
@@ -122,6 +122,19 @@ def test_the_first_of_each_task(tmp_path: Path) -> None:
     assert tasks == ["writing", "summarization", "qa", "math_reasoning", "rag", "two"]
 
 
+def test_tasks_of_two_files_are_not_counted_as_one(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    one, two = tmp_path / "test.jsonl", tmp_path / "other" / "test.jsonl"
+    one.write_text(lines(GSM8K))
+    two.write_text(lines({"prompt": "Why?"}))
+    with pytest.raises(ValueError, match=r"test\.jsonl: both would be the task test; rename one"):
+        read_suites([one, two])
+    with pytest.raises(ValueError, match=r"test\.jsonl is named twice"):
+        read_suites([one, two.parent / ".." / "test.jsonl"])
+    two.write_text(lines(*SPEC_BENCH))  # names its tasks itself
+    assert len(read_suites([one, two])) == 1 + len(SPEC_BENCH)
+
+
 DAMAGED: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "holds no task"),
     "blank": ("\n \n", "holds no task"),
@@ -133,7 +146,9 @@ DAMAGED: dict[str, tuple[str | bytes, str]] = {
     "list of texts": ('["one"]', 'entry 1 holds no task: "one"'),
     "another object": (lines({"text": "x"}), 'holds no task: {"text": "x"}'),
     "deep": ("[" * 100_000, "line 1 is no JSON"),
-    "no answer": (lines(GSM8K, {"question": "x"}), "line 2: answer is missing, expected a text"),
+    "no answer": (lines(GSM8K, {"question": "x"}), 'line 2 holds no task: {"question": "x"}; expected'),
+    "no such question": (lines({"answer": "#### 7"}), "question is missing, expected a text"),
+    "answers of rag": (lines({"question": "x", "answers": ["y"]}), "holds no task"),
     "no number": (lines({"question": "x", "answer": "7"}), "does not end with #### and a number: 7"),
     "empty prompt": (lines({"prompt": " "}), "prompt is ' ', expected a text"),
     "half a character": ('{"prompt": "\\ud800"}', "prompt is no valid text"),

@@ -16,14 +16,19 @@ from prompts import STORY
 from settings import F32
 
 import ovspec as package
+from ovspec.eval.divergence import Decision
+from ovspec.eval.interval import Interval
 from ovspec.eval.scoring import Scorer
 from ovspec.eval.setting import Setting
 from ovspec.eval.suites import Example
+from ovspec.eval.task_results import Answer, Pair, Run
 from ovspec.eval.task_settings import NAMES, NamedSetting, Parts
 from ovspec.eval.tasks import TasksEval
+from ovspec.eval.tasks_report import TasksReport
 from ovspec.generation.inputs import tokenized
+from ovspec.generation.metrics import PerfMetrics
 from ovspec.modes.sparse_prefill import SparsePrefill
-from ovspec_models import OvspecConfig, SparseVerify, demo_pair_path
+from ovspec_models import ModelInfo, OvspecConfig, SparseVerify, demo_pair_path
 
 PROPERTIES = [word for name, value in F32.items() for word in ("--property", f"{name}={value}")]
 TEXT = STORY * 2
@@ -106,10 +111,41 @@ def test_needles_and_cut_prompts_in_tables(demo_ir: Path, suite: Path, tmp_path:
     assert done.returncode == 0, done.stderr
     assert "needle 150" in done.stdout and "depth 0.75" in done.stdout
     assert "attention: budget 32" in done.stdout and "cut in their middle to 120" in done.stdout
-    assert "needle 150: dense decoding itself scores less than 0.1; the model can't do this" in done.stdout
+    assert "more: 1 of 1 examples have no score" in done.stdout and "can't do this" not in done.stdout
     (setting,) = json.loads((tmp_path / "report.json").read_text())["settings"]
     assert len(setting["examples"]) == 4 + 5
     assert max(example["num_input_tokens"] for example in setting["examples"]) == 120
+
+
+def scored(scores: list[float], unscored: int = 0) -> TasksReport:
+    """A report on as many examples, answered alike by both."""
+    pairs = []
+    for score in [*scores, *[None] * unscored]:
+        answer = Answer("", [1], () if score is None else (score,), 0.0, 0.1, PerfMetrics())
+        example = Example("", "sums", "", () if score is None else ("number",))
+        pairs.append(Pair(example, 2, answer, answer, [Decision(0.0, True, 1.0)], False))
+    run = Run(NamedSetting("attention", Setting(SparseVerify())), "", "", pairs)
+    return TasksReport(ModelInfo.read(demo_pair_path()), None, None, [run], [])
+
+
+@pytest.mark.parametrize(
+    ("scores", "cannot"), [([0.0], False), ([0.0] * 10, False), ([0.0] * 40, True), ([0.05], False)]
+)
+def test_few_examples_do_not_show_what_a_model_cannot_do(scores: list[float], cannot: bool) -> None:
+    assert any("can't do this task" in note for note in scored(scores).notes()) == cannot
+
+
+def test_the_interval_of_equal_scores_is_not_empty() -> None:
+    (score,) = scored([1.0] * 5).runs[0].scores("sums")
+    assert score.dense == Interval.of_share(5, 5) and score.dense.low < 0.6
+    (score,) = scored([0.5, 0.25]).runs[0].scores("sums")
+    assert score.dense == Interval.of_mean([0.5, 0.25])
+
+
+def test_examples_without_a_score_are_counted() -> None:
+    assert "sums: 2 of 3 examples have no score" in " ".join(scored([1.0], unscored=2).notes())
+    report = scored([], unscored=1)
+    assert "scores, with" not in " ".join(str(table.title) for table in report.tables())
 
 
 def test_memory_holds_two_pipelines_at_a_time(demo_ir: Path) -> None:
@@ -164,6 +200,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "no filler": (("--needles", "200", "--filler", "none.txt"), "--filler none.txt: No such file"),
     "needles": (("--needles", "1k"), "--needles '1k': expected whole numbers"),
     "short needles": (("--needles", "200,50"), "--needles 50: the question and the first sentence"),
+    "needles twice": (("--needles", "200,300,200"), "--needles 200,300,200: name each length once"),
     "long needles": (("--needles", "60000"), "needle of 60000 tokens at depth 0: the prompt has"),
     "one token": (("--suite", "{suite}", "--context", "1"), "the prompt has 1 tokens, expected at least 2"),
     "setting": (("--suite", "{suite}", "--setting", "attention,dense"), "'dense' is not one of attention"),

@@ -38,6 +38,8 @@ NOT_SERVED = ("Bloom", "MPT", "Falcon, ALiBi")
 FAMILIES = [name for name in TINY if name not in NOT_SERVED]
 #: Of which nothing is promised: docs/families.md says that their experts stay OpenVINO's nodes.
 STOCK_EXPERTS = ("Gemma 4, experts", "Llama 4")
+#: Absent shared experts are exported with rows of one number, which have no form of 4 bits.
+NOT_IN_INT4 = ("AFMoE, no shared experts",)
 SPLITS = 30
 
 
@@ -48,11 +50,11 @@ def formats_of(family: str) -> list[tuple[str, str, str]]:
     next one for the next family. Attention knows nothing of the weights, and products nothing of the cache.
     """
     first = FAMILIES.index(family)
-    weights = {cache: WEIGHTS[(first + place) % len(WEIGHTS)] for place, cache in enumerate(CACHES)}
+    weights = [one for one in WEIGHTS if one != "int4" or family not in NOT_IN_INT4]
     return [
         (weight, precision, cache)
-        for cache in CACHES
-        for weight in (WEIGHTS if cache == "u8" else [weights[cache]])
+        for place, cache in enumerate(CACHES)
+        for weight in (weights if cache == "u8" else [weights[(first + place) % len(weights)]])
         for precision in PRECISIONS
     ]
 

@@ -69,7 +69,7 @@ def swept(ways: list[str]) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SOURCES.exists(), reason="`make test-slow` fetches the suite")
+@pytest.mark.skipif(not SOURCES.exists(), reason="`make test-slow` and `make sweep` fetch the suite")
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("way", [*WAYS][:2] + swept([*WAYS][2:]))
 def test_answers_are_what_the_schema_says(way: str, sampled: bool) -> None:

@@ -18,8 +18,10 @@ from tiny_checkpoints import TINY, export_tiny, random_model
 import ovspec
 from ovspec.errors import InvalidValueError
 from ovspec.rag import IndexChoices, RagSettings, SpeculativeRAG, Store, index
+from ovspec.rag.evaluation import evaluate
 from ovspec.rag.generating import write
 from ovspec.rag.prompts import ANSWER, REFLECTION, Prompts
+from ovspec.rag.questions import Question
 
 MakePipeline = Callable[..., ovspec.LLMPipeline]
 QUESTION = "Which animal has black and white stripes?"
@@ -123,6 +125,10 @@ def test_modes_and_clusters(
     plain = rag.ask(QUESTION, "plain")
     assert plain.answer and not plain.drafts and not plain.why_lossy and plain.chosen is None
     assert "sparse" in SpeculativeRAG(store, sparse, settings=SETTINGS).ask(QUESTION, "plain").why_lossy
+    # The budget is more than the documents have: all is read, and nothing approximated.
+    whole = make_pipeline(draft=True, verify=ovspec.SparseVerify(budget=4096))
+    exact = SpeculativeRAG(store, whole, settings=SETTINGS).ask(QUESTION, "plain")
+    assert exact.answer == plain.answer and not exact.why_lossy
     found = rag.ask(QUESTION)
     assert sorted(place for cluster in found.clusters for place in cluster) == list(range(4))
     for draft in found.drafts:
@@ -137,6 +143,10 @@ def test_modes_and_clusters(
             SpeculativeRAG(words, target, settings=by_question)
         with pytest.raises(InvalidValueError, match="no document has a word"):
             SpeculativeRAG(words, target, settings=SETTINGS).ask("qqq")
+        asked, begun = [Question(text, ("zebra",)) for text in (QUESTION, "qqq")], list[str]()
+        with pytest.raises(InvalidValueError, match=r"question 'qqq': .*no document has a word"):
+            evaluate(SpeculativeRAG(words, target, settings=SETTINGS), asked, begun.append)
+        assert not begun
     for options in ({"num_drafts": 0}, {"documents_per_draft": 11}, {"cluster_by": "colour"}):
         with pytest.raises(InvalidValueError):
             RagSettings(**options)
@@ -162,10 +172,10 @@ def test_commands(tmp_path: Path, store: Path, demo_ir: Path) -> None:
     lines = [{"question": QUESTION, "answers": ["zebra"]}, {"question": "the moon", "answers": ["moon"]}]
     questions = tmp_path / "questions.jsonl"
     questions.write_text("\n".join(map(json.dumps, lines)))
-    evaluate = ["eval", "rag", *common, "--json", tmp_path / "figures.json"]
-    line = one_line(run(*evaluate, questions, "--drafter", "suffix"))
+    figured = ["eval", "rag", *common, "--json", tmp_path / "figures.json"]
+    line = one_line(run(*figured, questions, "--drafter", "suffix"))
     assert "--drafter suffix: the draft model writes answers" in line and "--mode" not in line
-    table = run(*evaluate, questions)
+    table = run(*figured, questions)
     assert not table.returncode and "95% interval" in table.stdout and "prefix cached" in table.stdout
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert len(figures["examples"]) == 2 and figures["examples"][0]["retrieved"]

@@ -207,7 +207,8 @@ def test_bad_input_writes_nothing(tmp_path: Path, documents: Path, embedder_ir: 
     assert f"--embedding-model {empty}: it has no openvino_model.xml" in refused(
         documents, "--embedding-model", empty
     )
-    for name, data in (("bad.txt", b"\xff\xfe\0"), ("zero.md", b"a\0b"), ("bad.pdf", b"%PDF-1.4 nothing")):
+    damaged = (("bad.pdf", b"%PDF-1.4 nothing"), ("no.pdf", b"text"))
+    for name, data in (("bad.txt", b"\xff\xfe\0"), ("zero.md", b"a\0b"), *damaged):
         (documents / name).write_bytes(data)
         assert f"{name} is no document" in refused(documents)
         (documents / name).unlink()
@@ -237,7 +238,33 @@ def test_a_store_has_one_model_and_one_size(tmp_path: Path, documents: Path, emb
     assert index(path, [documents], IndexChoices(moved)).added == 1
 
 
+def test_a_folder_may_lose_its_last_document(tmp_path: Path) -> None:
+    folder = write_texts(tmp_path / "notes")
+    index(tmp_path / "store", [folder])
+    for path in folder.iterdir():
+        path.unlink()
+    assert index(tmp_path / "store", [folder]).removed == len(TEXTS)
+    assert contents(tmp_path / "store") == []
+    with pytest.raises(InvalidValueError, match="no documents there"):  # nothing was there, nothing is
+        index(tmp_path / "store", [folder])
+
+
+@pytest.mark.parametrize(("code", "text"), [("", "A"), ("0000", ""), ("D800", "\ufffd"), ("D83DDE00", "😀")])
+def test_a_pdf_whose_font_names_no_character(tmp_path: Path, code: str, text: str) -> None:
+    write_pdf(tmp_path / "pdfs", b"(A)", f"1 beginbfchar <41> <{code}> endbfchar" if code else "")
+    index(tmp_path / "store", [tmp_path / "pdfs"])
+    assert "".join(text for _, _, text in contents(tmp_path / "store")) == text
+
+
 def test_a_pdf_has_text(tmp_path: Path) -> None:
+    write_pdf(tmp_path / "pdfs", b"(Lanterns glow at night)")
+    index(tmp_path / "store", [tmp_path / "pdfs"])
+    with Store(tmp_path / "store") as store:
+        assert store.search("lanterns", 1)[0].text == "Lanterns glow at night"
+
+
+def write_pdf(folder: Path, shown: bytes, to_unicode: str = "") -> None:
+    """A page with a text; `to_unicode`: what its font says of characters."""
     pypdf = pytest.importorskip("pypdf")
     writer = pypdf.PdfWriter()
     page = writer.add_blank_page(300, 300)
@@ -249,17 +276,17 @@ def test_a_pdf_has_text(tmp_path: Path) -> None:
         }
     )
     name = pypdf.generic.NameObject
+    if to_unicode:
+        table = pypdf.generic.DecodedStreamObject()
+        table.set_data(f"1 begincodespacerange <00> <ff> endcodespacerange {to_unicode}".encode())
+        font[name("/ToUnicode")] = writer._add_object(table)
     fonts = pypdf.generic.DictionaryObject({name("/F1"): font})
     page[name("/Resources")] = pypdf.generic.DictionaryObject({name("/Font"): fonts})
     stream = pypdf.generic.DecodedStreamObject()
-    stream.set_data(b"BT /F1 12 Tf 20 200 Td (Lanterns glow at night) Tj ET")
+    stream.set_data(b"BT /F1 12 Tf 20 200 Td %b Tj ET" % shown)
     page[name("/Contents")] = stream
-    folder = tmp_path / "pdfs"
     folder.mkdir()
     writer.write(folder / "lantern.pdf")
-    index(tmp_path / "store", [folder])
-    with Store(tmp_path / "store") as store:
-        assert store.search("lanterns", 1)[0].text == "Lanterns glow at night"
 
 
 def test_python_without_the_extension_says_what_to_install(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ovspec_models.folder.config import ModelSection, OvspecConfig
+from ovspec_models.folder.config import CONFIG_NAME, ModelSection, OvspecConfig
 from ovspec_models.folder.folder_check import check_model_folder
 from ovspec_models.folder.graph_files import graph_of, weight_bytes
 from ovspec_models.folder.ir_facts import IrFacts
@@ -66,6 +66,10 @@ _IR_NAMES = {
     "f8e5m2": "fp8",
 }
 _EXPERTS_COPIED = ("gpt_oss",)  # into the order that SparseMoE reads
+_SHAPE = (
+    *("model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    "vocab_size",
+)
 _QUANTISED = ("int4", "nf4", "fp4", "int8", "fp8")  # the fewest bits first
 
 
@@ -187,6 +191,19 @@ class ModelInfo:
         values: dict[str, Any] = {"source": source, "weight_format": weight_format or self.weight_format()}
         same = [entry.name for entry in fields(ModelSection) if entry.name not in values]
         return ModelSection(**values, **{name: getattr(self, name) for name in same})
+
+    def differs_from(self, section: ModelSection) -> str:
+        """Return the first part of the shape in which a model section is another model's; else nothing."""
+        return next((name for name in _SHAPE if getattr(section, name) != getattr(self, name)), "")
+
+    def check_calibration(self, config: OvspecConfig | None) -> None:
+        """Refuse amounts that were calibrated for a model of another shape (ValueError, in one line)."""
+        if config is not None and config.verify is not None and (name := self.differs_from(config.model)):
+            held, own = shown(getattr(config.model, name)), shown(getattr(self, name))
+            raise ValueError(
+                f"{self.folder / CONFIG_NAME}: its amounts are calibrated for another model, with {name} "
+                f"{held} and not {own}; calibrate this one, or set verify to null"
+            )
 
     def weight_format(self) -> str:
         """Return the format of the weights: int4, int8, bf16, fp16 or fp32; read from the XML alone.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -112,11 +113,14 @@ def flush_standard_output() -> None:
 def open_standard_streams() -> None:
     """Stand-ins for standard streams that the caller closed (`<&-`, `2>&-`); a closed output is refused.
 
-    A closed number would be given to the next file that is opened, and prints would go into that file.
+    A closed number would be given to the next file that is opened, and prints would go into that file. What
+    the output's encoding lacks is written as Python does to standard error: \\xe9.
     """
     output_is_closed = sys.stdout is None
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     if output_is_closed:
         fail("standard output is closed: send it to a file, or to /dev/null where it is not wanted")

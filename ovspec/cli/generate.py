@@ -230,8 +230,7 @@ def read_requests(name: str) -> list[dict[str, Any]]:
 
 def print_piece(piece: str) -> None:
     """Streamer that writes to standard output."""
-    sys.stdout.write(piece)
-    sys.stdout.flush()
+    click.echo(piece, nl=False)
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
@@ -253,11 +252,11 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
 
 def summary_line(metrics: PerfMetrics, verify: VerifyMode) -> str:
     """One line of figures; it says if the output may differ from the model's own, or that all was read."""
-    parts = [
-        f"{metrics.get_num_generated_tokens()} tokens",
-        f"{metrics.get_throughput().mean:.1f} tokens/s",
-        f"first token {metrics.get_ttft().mean:.0f} ms",
-    ]
+    tokens, speed = metrics.get_num_generated_tokens(), metrics.get_throughput().mean
+    parts = [f"{tokens} token{'s'[tokens == 1 :]}"]
+    if speed > 0:  # one token has none
+        parts.append(f"{speed:.1f} tokens/s")
+    parts.append(f"first token {metrics.get_ttft().mean:.0f} ms")
     if metrics.raw_metrics.num_drafts:
         parts.append(f"mean acceptance length {metrics.get_mean_acceptance_length():.2f}")
     if 0.0 < metrics.get_drafting_share() < 0.5:

@@ -68,8 +68,8 @@ class ChatPrompts:
             continues: whether the text ends with the content of the last message, which the answer goes on.
 
         Raises:
-            InvalidValueError: the model has no chat template, the history no message, or the text not the
-                content that it is to end with.
+            InvalidValueError: the model has no chat template, the history no message, the template refuses
+                it, or the text has not the content that it is to end with.
         """
         if not (self._special_tokens if special_tokens is None else special_tokens):
             messages = history.get_messages()
@@ -85,7 +85,10 @@ class ChatPrompts:
         last = str(history.get_messages()[-1]["content"]).strip()
         before, found, _ = text.rpartition(last)
         if not found:
-            raise InvalidValueError("the chat template does not show the last message as it is")
+            raise InvalidValueError(
+                "continue_final_message: the chat template does not show the last message as it is; "
+                "leave it out"
+            )
         return before + found
 
     def tokenized(self, text: str) -> list[int]:

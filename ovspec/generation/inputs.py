@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,10 @@ from ovspec_transforms import last_line
 # What openvino_genai's tokenizer reads beside its models; some hold whole vocabularies.
 _READ_BY_GENAI = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.json", "config.json")
 _MOST_BYTES, _MOST_TOKENS = 1 << 28, 2**31
+# What a chat template says, in the engine's account of it.
+_TEMPLATE_ERROR = re.compile(
+    r"(?:Minja's error: (.+?)(?: at row \d+, column \d+:)?|\A(?!Exception from )(.+?):?)$", re.MULTILINE
+)
 _AGAIN = "copy it again, or export the model again: `ovspec export -m ... OUT`"
 
 
@@ -74,7 +79,7 @@ def templated(
     """A chat through the chat template, ending where the answer begins, or behind the last message.
 
     Raises:
-        InvalidValueError: the model has no chat template, or the history no message.
+        InvalidValueError: the model has no chat template, the history no message, or the template refuses it.
     """
     if not len(history):
         raise InvalidValueError("inputs: the ChatHistory is empty; append a message")
@@ -82,8 +87,14 @@ def templated(
         raise InvalidValueError(
             "this model has no chat template: pass text, or tokenizer.set_chat_template(...) first"
         )
-    text: str = tokenizer.apply_chat_template(history, add_generation_prompt=add_generation_prompt)
-    return text
+    try:
+        return str(tokenizer.apply_chat_template(history, add_generation_prompt=add_generation_prompt))
+    except (RuntimeError, ValueError) as error:
+        said = _TEMPLATE_ERROR.search(str(error))
+        words = said[1] or said[2] if said else last_line(error)
+        raise InvalidValueError(
+            f"messages: the model's chat template refused them ({words}); change them, or the template"
+        ) from error
 
 
 def token_rows(inputs: TokenizedInputs | ov.Tensor) -> list[list[int]]:

@@ -259,7 +259,8 @@ class LoadedPipeline(Outline):
     ) -> list[Answer]:
         """Answer prompts, to each of which `visual` belongs."""
         whole = self.max_model_len == self._info.max_position_embeddings
-        why = self._info.why_no_more_positions if whole else ""
+        fewer = "max_context or the size of the cache sets fewer than it has"
+        why = self._info.why_no_more_positions if whole else fewer
         check_prompts(prompts, self.max_model_len, self._info.vocab_size, why)
         repeated = [prompt for prompt in prompts for _ in range(settings.num_requests)]
         requests = [

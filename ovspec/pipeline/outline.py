@@ -136,6 +136,21 @@ class Outline:
     def _settings(
         self, config: GenerationConfig, stops: Collection[int] | None, grammar: Grammar | None = None
     ) -> GenerationSettings:
+        """The settings of a configuration; a refusal says so where the model's files alone cause it."""
+        try:
+            return self._checked(config, stops, grammar)
+        except InvalidValueError as error:
+            try:
+                self._checked(self._config, None, None)
+            except InvalidValueError as own:
+                if str(own) == str(error):
+                    files = "the model's own generation_config.json or config.json"
+                    raise type(error)(f"{error}; this comes from {files}") from error
+            raise
+
+    def _checked(
+        self, config: GenerationConfig, stops: Collection[int] | None, grammar: Grammar | None
+    ) -> GenerationSettings:
         settings = resolve(config, self._eos, self.drafts, stops, grammar, self._adapters)
         if settings.grammar is not None:
             self.grammars.constraint(settings.grammar)  # refuses what can't be followed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ def find_documents(paths: Iterable[Path]) -> Files:
     Raises:
         InvalidValueError: a path that does not exist, or a file that is no document.
     """
-    roots = tuple(dict.fromkeys(path.resolve() for path in paths))
+    roots = tuple(dict.fromkeys(Path(os.path.realpath(path)) for path in paths))
     documents: dict[Path, None] = {}
     left_out: Counter[str] = Counter()
     for root in roots:

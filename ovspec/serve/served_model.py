@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -43,8 +42,6 @@ from ovspec_transforms import last_line
 
 # Characters of JSON for a token of the context; tokenizers need two to four.
 _TOKEN_CHARACTERS = 16
-# What a template says, in the engine's account of it.
-_TEMPLATE_ERROR = re.compile(r"Minja's error: (.+?)(?: at row \d+, column \d+:)?$", re.MULTILINE)
 # Fields of a body that openvino_genai's configuration has too, by their names there.
 _SAME = (
     *("top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty", "ignore_eos"),
@@ -215,13 +212,8 @@ class ServedModel:
                 history, special_tokens, add_generation_prompt, continues
             )
         except (ValueError, RuntimeError) as error:
-            if continues and raised_by_us(error):
-                field = "continue_final_message"
-                raise ApiError(400, f"{field}: {error}; leave it out", field) from error
-            said = _TEMPLATE_ERROR.search(str(error))
-            words = said[1] if said else last_line(error)
-            message = f"messages: the model's chat template refused them ({words}); change them"
-            raise ApiError(400, message, "messages") from error
+            message = str(error) if raised_by_us(error) else f"messages: {last_line(error)}; change them"
+            raise ApiError(400, message, message.partition(":")[0]) from error
 
     def _check_size(self, field: str, value: object) -> None:
         """Refuse objects that no prompt of this model holds: templates take a second for a megabyte.

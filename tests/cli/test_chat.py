@@ -89,6 +89,24 @@ def test_an_answer_is_not_cut_as_long_as_something_can_be_forgotten(model: Path)
     assert run.returncode == 0 and "forgotten" not in run.stderr, run.stderr
 
 
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('System role not supported') }}", "System role not supported"),
+        ("{% for m in %}{{ m }}", "Expected value expression at row 1, column 12"),
+    ],
+)
+@pytest.mark.parametrize("command", ["chat", "generate"])
+def test_what_the_template_refuses_is_one_line(
+    command: str, template: str, words: str, model: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(model, tmp_path / "model")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
+    run = ovspec(command, "-m", folder, "--system", "Be kind.", *OPTIONS, input="Hello")
+    assert f"messages: the model's chat template refused them ({words}); change" in one_line(run)
+
+
 def test_without_a_template_there_is_no_chat() -> None:
     assert "has no chat template" in one_line(chat(demo_pair_path(), "Hello\n"))
 

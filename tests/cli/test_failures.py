@@ -33,6 +33,12 @@ def interrupted():
     except KeyboardInterrupt:
         raise RuntimeError("Check 'false' failed at src/frontend.cpp:1") from None
 
+@cli.command()
+def says():
+    from ovspec.cli.generate import print_piece
+    print_piece("caf\\xe9 \\udcff")
+    click.echo("caf\\xe9 \\udcff", nl=False)
+
 main()
 """
 
@@ -99,6 +105,20 @@ def test_closed_streams() -> None:
     assert "the prompt is empty" in one_line(shell("GENERATE <&-"))
     run = shell("GENERATE -p hi 2>&-")
     assert run.returncode == 0 and run.stdout.strip() and not run.stderr
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [("ascii", "café ?".encode()), ("latin-1", b"caf\xe9 \\udcff"), ("utf-8", "café \\udcff".encode())],
+)
+def test_what_the_outputs_encoding_lacks_is_no_fault(encoding: str, shown: bytes) -> None:
+    """Text of a model, and names of files that are no UTF-8. click writes UTF-8 where only ASCII is said."""
+    run = command(
+        *(sys.executable, "-c", _COMMANDS, "says"),
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        text=False,
+    )
+    assert (run.returncode, run.stdout) == (0, shown * 2), run.stderr
 
 
 def test_the_version_needs_no_openvino() -> None:

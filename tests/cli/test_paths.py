@@ -120,15 +120,16 @@ def test_every_path_is_known() -> None:
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_a_wrong_path_is_refused(case: Case, tmp_path: Path) -> None:
     name = str(case[2].name)
-    file, empty, binary = (tmp_path / name for name in ("empty.png", "folder", "binary"))
+    file, empty, binary, circle = (tmp_path / name for name in ("empty.png", "folder", "binary", "circle"))
     file.write_bytes(b"")
     empty.mkdir()
     binary.write_bytes(b"\xff\xfe\x80")
+    circle.symlink_to(circle)
     wrong = [tmp_path / "missing"]
     if name in MODELS:
-        wrong += [empty, file]
+        wrong += [empty, file, circle]
     elif name in TEXTS and not is_output(case[0], case[2]):
-        wrong += [empty, file, binary]
+        wrong += [empty, file, binary, circle]
     else:
         wrong = [file / "x.png"]
         if case[0] not in MAKE_FOLDERS:
@@ -143,6 +144,31 @@ def test_a_wrong_path_is_refused(case: Case, tmp_path: Path) -> None:
         assert str(value) in line or str(value.parent) in line, (value, line)
         assert "in a process of its own" not in line, "work has begun"
     assert sorted({*tmp_path.iterdir()} - {*before, *tmp_path.glob("right.*")}) == []
+
+
+def is_text(path: tuple[str, ...], parameter: click.Parameter) -> bool:
+    return parameter.required and parameter.name in TEXTS and not is_output(path, parameter)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (path, leaf, parameter)
+        for path, leaf, parameter in CASES
+        if is_output(path, parameter) and path not in MAKE_FOLDERS
+        if any(is_text(path, other) for other in leaf.params)
+    ],
+    ids=name_of,
+)
+def test_what_is_read_is_not_written_over(case: Case, tmp_path: Path) -> None:
+    path, leaf, _ = case
+    names = {RIGHT.get(str(read.name), "right.jsonl") for read in leaf.params if is_text(path, read)}
+    for name in map(str, names):
+        line = words(case, tmp_path / name, tmp_path)
+        held = (tmp_path / name).read_bytes()
+        refusal = one_line(ovspec(*line, input="Once\n"))
+        assert name in refusal and "in a process of its own" not in refusal, refusal
+        assert (tmp_path / name).read_bytes() == held
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import resource
 import sys
 from pathlib import Path
@@ -44,6 +45,14 @@ def test_modes_are_json_and_one_that_read_everything_is_not_called_lossy() -> No
     commit = report("--verify", "commit", "--commit-interval", "8")
     mode = commit["verify"]
     assert isinstance(mode, dict) and mode["mode"] == "commit" and mode["interval"] == 8
+
+
+def test_one_token_has_no_speed_and_a_limit_of_the_users_is_not_the_models() -> None:
+    words = ("generate", "-m", demo_pair_path(), "-p", "Once upon a time")
+    run = ovspec(*words, "--max-new-tokens", "1")
+    assert re.search(r"^\[1 token, first token \d+ ms\]$", run.stderr, re.MULTILINE), run.stderr
+    line = one_line(ovspec(*words, "--max-context", "3"))
+    assert "the model 3 positions (max_context or the size of the cache sets fewer than it has)" in line
 
 
 def test_penalties_are_options() -> None:

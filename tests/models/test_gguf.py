@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import openvino as ov
 import openvino_genai
 import pytest
-from commands import one_line, ovspec
+from commands import command, one_line, ovspec
 from gguf_files import HIDDEN, LAYERS, QUANTISERS, GgufModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,16 +114,30 @@ def test_no_ir_is_written_beside_the_file(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == [file]
 
 
+@pytest.mark.parametrize("words", ["generate -p the", "export full/out"])
+def test_a_full_disk_is_not_the_files_fault(words: str, tmp_path: Path) -> None:
+    own = ("unshare", "-rm", "sh", "-c")
+    mount = "mount -t tmpfs -o size=300k tmpfs full"
+    (tmp_path / "full").mkdir()
+    if command(*own, mount, cwd=tmp_path).returncode:
+        pytest.skip("needs a file system of its own")
+    GgufModel().write(tmp_path / "tiny.gguf")
+    program = Path(sys.executable).with_name("ovspec")
+    line = f"{mount} && XDG_CACHE_HOME=$PWD/full {program} {words} -m tiny.gguf"
+    refusal = one_line(command(*own, line, cwd=tmp_path))
+    assert "full" in refusal and "No space left on device" in refusal and "can't read" not in refusal
+
+
 def test_file_is_read_once(tmp_path: Path, cache: Path) -> None:
     file = GgufModel().write(tmp_path / "tiny.gguf")
-    command = ("generate", "-m", file, "-p", "the", "--max-new-tokens", "4", "--ignore-eos")
-    first, second = ovspec(*command), ovspec(*command)
+    words = ("generate", "-m", file, "-p", "the", "--max-new-tokens", "4", "--ignore-eos")
+    first, second = ovspec(*words), ovspec(*words)
     assert first.returncode == 0 and "reading tiny.gguf into OpenVINO IR" in first.stderr, first.stderr
     assert "reading tiny.gguf" not in second.stderr and first.stdout == second.stdout
     shutil.copyfile(file, tmp_path / "again.gguf")  # the same content
-    assert "reading" not in ovspec(*command[:2], tmp_path / "again.gguf", *command[3:]).stderr
+    assert "reading" not in ovspec(*words[:2], tmp_path / "again.gguf", *words[3:]).stderr
     GgufModel(seed=1).write(file)
-    assert "reading tiny.gguf" in ovspec(*command).stderr
+    assert "reading tiny.gguf" in ovspec(*words).stderr
     assert len(list(cache.glob("*-*/tiny"))) == 2
 
 

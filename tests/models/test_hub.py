@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from commands import command, installed_ovspec
+from commands import command, installed_ovspec, one_line, ovspec
 from gguf_files import GgufModel
 from models.hub_server import Hub, serving
 
@@ -146,6 +146,21 @@ for name in sys.argv[1:]:
     except ValueError as error:
         print(repr(str(error)))
 """
+
+
+def test_a_folder_of_the_names_owner_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    for name, asks in (("demo/pair", True), ("demo:Q4_0", False), ("/demo/pair", False)):
+        line = one_line(ovspec("info", name, cwd=tmp_path))
+        assert ("'demo' is a folder here, so no hub is asked" in line) == asks
+        assert "owner/name:file.gguf" in line
+
+
+def test_a_cache_that_cannot_be_used_is_named(fetch: Fetch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    run = fetch(NAME, HF_HOME=str(tmp_path / "file"))
+    assert "file/token can't be read (Not a directory; HF_HOME sets its folder)" in why(run)
 
 
 def test_names_that_are_refused(hub: Hub, environment: dict[str, str], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ovspec_models.export.new_folder import new_folder
+from ovspec_models.export.new_folder import check_new_folder, new_folder
 
 _WORK = """
 import sys, time
@@ -55,6 +55,13 @@ def test_the_folder_before_a_folder_behind_a_link(tmp_path: Path) -> None:
 def test_a_place_that_takes_no_folders(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^out '/proc/out' cannot be made \(.*\); choose another$"):
         new_folder(Path("/proc/out")).__enter__()
+
+
+@pytest.mark.parametrize("target", ["link", "nowhere"])
+def test_a_link_to_no_folder_takes_no_folders(target: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    with pytest.raises(ValueError, match=r"link' is no folder that can be written; choose another$"):
+        check_new_folder(tmp_path / "link" / "out")
 
 
 def test_nothing_after_an_error(tmp_path: Path) -> None:

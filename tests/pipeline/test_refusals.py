@@ -123,6 +123,30 @@ def test_folder_that_asks_for_the_unsupported_is_named(demo_ir: Path, tmp_path: 
         ovspec.LLMPipeline(folder, "CPU")
 
 
+@pytest.mark.parametrize(
+    ("fields", "given"),
+    [
+        ({"repetition_penalty": 0.0}, {"repetition_penalty": -1.0}),
+        ({"do_sample": True, "temperature": 0.0}, {"temperature": -1.0}),
+        ({"eos_token_id": [0, 99999]}, {"stop_token_ids": {88888}}),
+        (
+            {"num_assistant_tokens": 3, "assistant_confidence_threshold": 0.5},
+            {"num_assistant_tokens": 99, "assistant_confidence_threshold": 0.0},
+        ),
+    ],
+)
+def test_a_refusal_says_where_the_models_files_cause_it(
+    demo_ir: Path, tmp_path: Path, fields: dict[str, Any], given: dict[str, Any]
+) -> None:
+    folder = folder_with(demo_ir, tmp_path, **fields)
+    pipeline = ovspec.LLMPipeline(folder, "CPU", draft_model=ovspec.draft_model(folder / "draft"))
+    source = "; this comes from the model's own generation_config.json or config.json"
+    with pytest.raises(ValueError, match=f"{source}$"):
+        pipeline.generate("Once", max_new_tokens=2)
+    with pytest.raises(ValueError, match=f"^(?!.*{source})"):
+        pipeline.generate("Once", max_new_tokens=2, **given)
+
+
 def test_a_draft_of_few_positions_does_not_limit_the_target(demo_ir: Path, tmp_path: Path) -> None:
     draft = tmp_path / "draft"
     shutil.copytree(demo_ir / "draft", draft)

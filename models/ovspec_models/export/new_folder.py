@@ -30,7 +30,7 @@ def check_new_folder(out: Path) -> None:
             raise ValueError(
                 f"out '{out}' is not empty; give a new folder, or delete it first: `rm -r {out}`"
             )
-    parent = next(folder for folder in (out.absolute().parent, *out.absolute().parents) if folder.exists())
+    parent = next(folder for folder in out.absolute().parents if os.path.lexists(folder))
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise ValueError(
             f"out '{out}' cannot be made: '{parent}' is no folder that can be written; choose another"
@@ -47,7 +47,7 @@ def new_folder(out: Path, warn: Callable[[str], None] = lambda line: None) -> It
     Raises ValueError where no folder can be made beside `out`, or `out` was filled in the meantime.
     """
     # Resolve like the system: `..` after a symbolic link is not the folder that holds the link.
-    out = out.absolute().parent.resolve() / out.name
+    out = Path(os.path.realpath(out.absolute().parent)) / out.name
     traces = _Traces([folder for folder in out.parents if not folder.exists()])
     _UNFINISHED.append(traces)
     with ExitStack() as held:

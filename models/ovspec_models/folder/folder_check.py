@@ -35,8 +35,11 @@ def check_model_folder(path: Path) -> None:
         ValueError: something is missing; it says what, and the remedy.
     """
     if not path.exists():
+        looks_like_a_name = len(path.parts) == 2 and path.parts[0][0] not in "./" and path.parent.is_dir()
+        why = f"'{path.parent}' is a folder here, so no hub is asked; " if looks_like_a_name else ""
         raise ValueError(
-            f"model folder '{path}' does not exist; give a folder that `ovspec export -m ... OUT` has made"
+            f"model folder '{path}' does not exist; {why}give a folder that `ovspec export -m ... OUT` has "
+            "made, a GGUF file, or a name on a hub as owner/name, owner/name@revision or owner/name:file.gguf"
         )
     if not path.is_dir():
         refuse_gguf(path, "model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -132,17 +133,26 @@ def _check_written(file: GgufFile, folder: Path, done: subprocess.CompletedProce
             f"openvino_genai's reader crashed at '{file.path}' (signal {-done.returncode}): the file may be "
             "damaged; get it again"
         )
+    faults = [] if done.returncode else _faults(folder)
+    if (done.returncode or faults) and shutil.disk_usage(folder).free < sum(
+        part.stat().st_size for part in file.parts
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder.parent))
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason"]
         raise RuntimeError(f"openvino_genai can't read '{file.path}': {lines[-1].strip()}")
-    for name in _WRITTEN:
-        xml, weights = folder / f"{name}.xml", folder / f"{name}.bin"
-        fault = IrFacts.read(xml).fault if xml.is_file() and weights.is_file() else "it is missing"
-        if fault is not None:
-            free = shutil.disk_usage(folder).free / 1e6
-            raise RuntimeError(
-                f"{xml.name} of '{file.path}' was not written whole ({fault}); {free:,.0f} MB left"
-            )
+    if faults:
+        raise RuntimeError(f"openvino_genai's reader wrote of '{file.path}' {faults[0]}")
+
+
+def _faults(folder: Path) -> list[str]:
+    """What is wrong with the files that the reader wrote."""
+    pairs = [(folder / f"{name}.xml", folder / f"{name}.bin") for name in _WRITTEN]
+    found = {
+        xml.name: IrFacts.read(xml).fault if xml.is_file() and weights.is_file() else "it is missing"
+        for xml, weights in pairs
+    }
+    return [f"{name} not whole ({fault})" for name, fault in found.items() if fault is not None]
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

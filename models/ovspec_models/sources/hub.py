@@ -85,6 +85,9 @@ def _download(name: HubName, report: Callable[[str], None]) -> Path:
     try:
         siblings = HfApi().model_info(name.repository, revision=name.revision).siblings or []
     except Exception as error:  # those of its transports have no class in common
+        if isinstance(error, OSError) and error.filename:  # that of the token
+            why = f"{error.filename} can't be read ({error.strerror}; HF_HOME sets its folder)"
+            raise _UnreachableError(why) from error
         if _status(error) is None:
             raise _UnreachableError(f"{constants.ENDPOINT} can't be reached ({first_line(error)})") from error
         raise ValueError(_refusal(name, error)) from error
@@ -189,6 +192,9 @@ def _refusal(name: HubName, error: Exception) -> str:
             f"'{name}' does not fit on the disk of {constants.HF_HUB_CACHE}: make room there, or set "
             "HF_HUB_CACHE to another folder"
         )
+    if isinstance(error, OSError) and error.filename:
+        where = f"{error.filename}: {error.strerror}"
+        return f"'{name}' could not be fetched ({where}): set HF_HOME to another folder"
     return (
         f"'{name}' could not be fetched from {constants.ENDPOINT} ({first_line(error)}); the next try goes "
         "on from there"

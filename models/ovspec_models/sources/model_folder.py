@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def model_folder(
 
 def model_name(folder: Path) -> str:
     """What a model's folder is called: its name, or that on the hub which it was fetched from."""
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))  # where links go in a circle, resolve() raises
     if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
         return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
     return folder.name

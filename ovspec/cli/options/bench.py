@@ -88,11 +88,14 @@ def run_and_show(
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Refuse a file that cannot be written, before the measurement starts."""
+    """Refuse a file that cannot be written, or that the command reads, before the measurement starts."""
     if path.is_dir():
         raise ValueError(f"{option} {path}: is a folder; give a file's name")
     if path.exists() and not path.is_file():
         return  # a device or a pipe
+    for value in click.get_current_context().params.values():
+        if isinstance(value, Path) and value is not path and _are_one_file(value, path):
+            raise ValueError(f"{option} {path}: is the file that is read; give another")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
@@ -100,6 +103,10 @@ def check_writable(option: str, path: Path) -> None:
         raise ValueError(
             f"{option} {path}: the folder {path.parent} can't be written ({error.strerror}); give another"
         ) from error
+
+
+def _are_one_file(one: Path, other: Path) -> bool:
+    return one.is_file() and other.is_file() and one.samefile(other)
 
 
 def check_operations() -> None:

@@ -60,5 +60,5 @@ def cluster_from(options: dict[str, Any]) -> tuple[int, int, float] | None:
     need_extra("ray", "ray")
     for name, value in options.items():
         if isinstance(value, Path) or (name == "draft_model" and value and Path(value).is_dir()):
-            options[name] = type(value)(Path(value).resolve())
+            options[name] = type(value)(os.path.realpath(value))
     return least, most, float(os.cpu_count() or 1) if cpus is None else cpus

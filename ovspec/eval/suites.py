@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,7 +72,7 @@ def read_suites(paths: Sequence[Path]) -> list[Example]:
             as one because the files have the same name.
     """
     found, files = list[Example](), dict[str, Path]()
-    if twice := [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]:
+    if twice := [path for path, count in Counter(map(os.path.realpath, paths)).items() if count > 1]:
         raise ValueError(f"--suite {twice[0]} is named twice; name each file once")
     for path in paths:
         examples = read_suite(path)

@@ -34,6 +34,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     PICTURES[1].save(root / "tall one.png")
     (root.parent / "other.png").write_bytes((root / "tall one.png").read_bytes())
     (root / "link.png").symlink_to(root.parent / "other.png")
+    (root / "circle.png").symlink_to(root / "circle.png")
     return root
 
 
@@ -86,6 +87,7 @@ def test_answers_are_those_of_the_pipeline(served: Served, folder: Path, files: 
         ("file:///etc/passwd", "is no file of the folder that this server may read"),
         ("file://{files}/../other.png", "is no file of the folder that this server may read"),
         ("file://{files}/link.png", "is no file of the folder that this server may read"),
+        ("file://{files}/circle.png", "is no file of the folder that this server may read"),
         ("file://example.org/{files}/tall one.png", "is no file of the folder that this server may read"),
         ("file://[", "is no file of the folder that this server may read"),
         ("file://{files}/a%00b", "is no file of the folder that this server may read"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -94,10 +95,10 @@ class ServedPictures:
 
     def _file(self, url: str, folder: Path) -> Path:
         """A file in the allowed folder, links followed."""
-        root = folder.resolve()
+        root = Path(os.path.realpath(folder))  # resolve() raises where links go in a circle
         with suppress(OSError, ValueError):  # of names that no file can have
             parts = urlsplit(url)
-            found = (root / unquote(parts.path)).resolve()
+            found = Path(os.path.realpath(root / unquote(parts.path)))
             if parts.netloc in ("", "localhost") and found.is_relative_to(root) and found.is_file():
                 return found
         raise ValueError(f"picture: {url[:200]!r} is no file of the folder that this server may read")

@@ -42,6 +42,17 @@ class TestNothingIsLeft:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "empty"]
         assert list((tmp_path / "empty").iterdir()) == []
 
+    @pytest.mark.parametrize("name", ["other.safetensors", "\ud800", "a\0b", "n" * 5000])
+    def test_after_an_index_that_names_no_file(
+        self, tmp_path: Path, checkpoint_copy: Path, name: str
+    ) -> None:
+        index = checkpoint_copy / "model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": {"a": name}}), encoding="utf-8")
+        with pytest.raises(ValueError, match="is missing, cut short or damaged") as caught:
+            export_model(checkpoint_copy, tmp_path / "ir", weight_format="fp16")
+        assert "\n" not in str(caught.value)
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
     def test_after_weights_that_are_quantised_already(
         self, tmp_path: Path, checkpoint_copy: Path, edit_json: Edit
     ) -> None:

@@ -18,7 +18,7 @@ _TASKS = "optimum.exporters.tasks"
 _TASK = "text-generation-with-past"
 _EXPERTS = "lfm2_moe_experts_forward"
 _LLAMA = "LlamaOpenVINOConfig"
-# By model_type, a class of optimum-intel for models with the same inputs and caches. `make sweep PART=8`
+# By model_type, a class of optimum-intel for models with the same inputs and caches. `make sweep PART=6`
 # compares each with transformers.
 LIKE = {
     "apertus": _LLAMA,

@@ -253,7 +253,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
 def summary_line(metrics: PerfMetrics, verify: VerifyMode) -> str:
     """One line of figures; it says if the output may differ from the model's own, or that all was read."""
     tokens, speed = metrics.get_num_generated_tokens(), metrics.get_throughput().mean
-    parts = [f"{tokens} token{'s'[tokens == 1 :]}"]
+    parts = ["1 token" if tokens == 1 else f"{tokens} tokens"]
     if speed > 0:  # one token has none
         parts.append(f"{speed:.1f} tokens/s")
     parts.append(f"first token {metrics.get_ttft().mean:.0f} ms")

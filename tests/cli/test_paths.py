@@ -171,6 +171,16 @@ def test_what_is_read_is_not_written_over(case: Case, tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == held
 
 
+def test_no_suite_of_several_is_written_over(demo_ir: Path, tmp_path: Path) -> None:
+    suites = [tmp_path / "first.jsonl", tmp_path / "second.jsonl"]
+    for suite in suites:
+        suite.write_text('{"prompt": "Once", "reference": "there was"}\n')
+    given = [word for suite in suites for word in ("--suite", suite)]
+    line = one_line(ovspec("eval", "tasks", "-m", demo_ir, *given, "--json", suites[1]))
+    assert f"--json {suites[1]}: is the file that is read" in line
+    assert suites[0].read_text() == suites[1].read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("measured_once")
 def test_a_device_is_written_to_and_not_replaced() -> None:

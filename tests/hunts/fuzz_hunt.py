@@ -34,8 +34,8 @@ Given = dict[str, Any]
 
 #: Seconds without progress after which a child hangs.
 HANGS = 30.0
-#: Share of its memory that a child may gain behind the first part of its inputs; fewer inputs prove nothing,
-#: as caches fill and Python's heap breaks into pieces: the first 100,000 bodies gain 2.4%, 436,000 less.
+#: Share of its memory that a child may gain behind the first half of its inputs. Fewer inputs prove nothing:
+#: caches fill at first. 436,000 bodies of one seed gained less, 600,000 of another 10%, not explained yet.
 GROWTH, WARM_UP, LEAST_INPUTS = 0.02, 0.5, 200_000
 MOST_FINDINGS = 20
 _TOLD_EVERY = 500

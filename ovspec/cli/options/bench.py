@@ -94,8 +94,10 @@ def check_writable(option: str, path: Path) -> None:
     if path.exists() and not path.is_file():
         return  # a device or a pipe
     for value in click.get_current_context().params.values():
-        if isinstance(value, Path) and value is not path and _are_one_file(value, path):
-            raise ValueError(f"{option} {path}: is the file that is read; give another")
+        # An option that is repeatable has several.
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, Path) and one is not path and _are_one_file(one, path):
+                raise ValueError(f"{option} {path}: is the file that is read; give another")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass

@@ -164,6 +164,12 @@ FIGURES = {
         verify_table,
         ("--plot", str(IMAGE)),
     ),
+    "long": Figure(
+        "performance.md",
+        "ovspec bench verify --shape qwen3-0.6b-128k --layers 6 --context 65536,131064 --tokens 1,8 "
+        "--budget 14336",
+        verify_table,
+    ),
     "decode": Figure(
         "../README.md",
         "ovspec bench decode --shape qwen3-0.6b --context 16384 --max-new-tokens 64 --repeat 3",

@@ -230,9 +230,12 @@ def write(name: str, figure: Figure, report: Report) -> None:
     threads = len(os.sched_getaffinity(0))
     caption = f"Measured on {processor}, {threads} cores, instruction set {active_isa()}."
     body = "\n".join([caption, "", *figure.table(report)])
-    pattern = rf"(<!-- measured: {name} -->\n).*?(\n<!-- end -->)"
+    pattern = rf"(<!-- measured: {name} -->\n).*?(<!-- end -->)"
     text, count = re.subn(
-        pattern, lambda found: found[1] + body + found[2], page.read_text(encoding="utf-8"), flags=re.DOTALL
+        pattern,
+        lambda found: f"{found[1]}{body}\n{found[2]}",
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL,
     )
     if count != 1:
         raise ValueError(f"{page}: expected one '<!-- measured: {name} -->', found {count}")

@@ -13,6 +13,7 @@ from openvino_genai import ChatHistory, GenerationConfig, TokenizedInputs
 
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.generation_config import check_supported
+from ovspec.generation.word_cache import tokenizer_without_word_cache
 from ovspec_models import ModelInfo
 from ovspec_models.folder.json_file import read_json
 from ovspec_models.folder.shown import cut, shown
@@ -160,7 +161,7 @@ def read_tokenizer(models_path: Path) -> openvino_genai.Tokenizer:
         if (models_path / name).exists():
             read_json(models_path / name, _AGAIN, _MOST_BYTES)
     try:
-        return openvino_genai.Tokenizer(str(models_path))
+        return tokenizer_without_word_cache(models_path)
     except (RuntimeError, ValueError, IndexError, MemoryError) as error:  # lengths read from a damaged file
         raise ValueError(
             f"the tokenizer in {models_path} can't be read: {last_line(error)}; {_AGAIN}"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import openvino_genai
 
+from ovspec.generation.word_cache import forget_words
+
 _SPLIT = "SpecialTokensSplit"
 
 
@@ -26,6 +28,7 @@ def tokenizer_without_marks(folder: Path, mark: str) -> openvino_genai.Tokenizer
         with weights.open("ab") as file:
             _drop(tree.getroot(), mark.encode(), file.tell())
             file.write(mark.encode() + b"\0")
+        forget_words(tree.getroot())
         tree.write(copy / "openvino_tokenizer.xml")
         return openvino_genai.Tokenizer(str(copy))
 

@@ -32,6 +32,19 @@ class PipelineBusyError(RuntimeError):
     """A call to a pipeline that runs another call; openvino_genai raises a RuntimeError as well."""
 
 
+def fault_of(error: BaseException) -> Exception:
+    """What went wrong in a piece of work; a panic of a library in Rust, which is no `Exception`, is that too.
+
+    Raises:
+        BaseException: the error, where it asks this thread to end.
+    """
+    if isinstance(error, Exception):
+        return error
+    if type(error).__name__ != "PanicException":
+        raise error
+    return RuntimeError(f"a library failed: {error}")
+
+
 def raised_by_us(error: BaseException) -> bool:
     """Whether a `raise` statement of our packages made this error, not NumPy, OpenVINO or Python itself."""
     trace = error.__traceback__

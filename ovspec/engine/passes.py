@@ -11,6 +11,7 @@ from ovspec.engine.requests.request_state import RequestState, warn_of_pass
 from ovspec.engine.requests.request_step import RequestStep, Step
 from ovspec.engine.scheduler import Scheduler
 from ovspec.engine.verify.speculation import Chunk, Speculation
+from ovspec.errors import fault_of
 from ovspec.generation.raw_metrics import RawPerfMetrics
 
 
@@ -65,11 +66,12 @@ class Passes:
         try:
             self._run(decoding, chunks, most_draft)
             return
-        except Exception as error:
+        except BaseException as error:
+            fault = fault_of(error)
             if not before:
-                states[0].error = error
+                states[0].error = fault
                 return
-            warn_of_pass(error, len(states))
+            warn_of_pass(fault, len(states))
         again = {one.state for one in before if one.restore()}
         for state in decoding:
             if state in again:

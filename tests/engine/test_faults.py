@@ -13,6 +13,7 @@ import pytest
 from drafters.own_drafters import SPARSE
 from engine.test_llm_engine import COMMIT, engine_of, settings_of
 from families import _SHAPES, family
+from safetensors import safe_open
 from settings import F32
 from tiers import by_tier
 
@@ -265,27 +266,41 @@ def test_who_fails_alone_is_at_fault(broken: Callable[..., list[int]], mode: str
     check_others(found, mode, "prompt_lookup")
 
 
+def no_such_state() -> None:
+    raise KeyError("no such state")
+
+
+def panic() -> None:
+    """An error of a library in Rust, which is no `Exception`."""
+    safe_open("\ud800", "np")
+
+
 class Refuses:
     """A user's drafter that fails for one text."""
 
-    def __init__(self, text: list[int]) -> None:
-        self._text = text
+    def __init__(self, text: list[int], fail: Callable[[], None]) -> None:
+        self._text, self._fail = text, fail
 
     def propose(self, context: list[int], k: int) -> tuple[list[int], None, None]:
         if context[: len(self._text)] == self._text and len(context) > len(self._text) + 4:
-            raise KeyError("no such state")
+            self._fail()
         return lookup(as_text(context), 3, k)[0], None, None
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_drafter_that_fails_for_one_text(mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "fail", "kind"),
+    [*((mode, no_such_state, KeyError) for mode in MODES), ("dense", panic, RuntimeError)],
+)
+def test_a_drafter_that_fails_for_one_text(
+    mode: str, fail: Callable[[], None], kind: type[Exception]
+) -> None:
     bad = request(6, mode)
     target = engine_of().target
     engine = LLMEngine(
-        target, UserDrafter(Refuses(list(bad.prompt_token_ids)), 61), max_num_batched_tokens=128
+        target, UserDrafter(Refuses(list(bad.prompt_token_ids), fail), 61), max_num_batched_tokens=128
     )
     found = ended(engine, [request(0, mode), bad, *(request(n, mode) for n in NUMBERS[1:])])
-    assert isinstance(found["6"][-1].error, KeyError) and found["6"][-1].metrics.num_drafts > 0
+    assert isinstance(found["6"][-1].error, kind) and found["6"][-1].metrics.num_drafts > 0
     assert tokens(found["6"]) == alone(6, mode, "prompt_lookup")[: len(tokens(found["6"]))]
     check_others(found, mode, "prompt_lookup")
 

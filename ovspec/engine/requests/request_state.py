@@ -17,6 +17,7 @@ from ovspec.engine.requests.meter import Meter
 from ovspec.engine.requests.request import Request, RequestMetrics, RequestOutput, Writer
 from ovspec.engine.requests.request_mode import RequestMode
 from ovspec.engine.requests.token_logprobs import token_logprobs
+from ovspec.errors import fault_of
 from ovspec.generation.sequence import Sequence
 from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.modes.sparse_prefill import SparsePrefill
@@ -82,8 +83,8 @@ class RequestState:
         """A block that concerns this request alone: what it raises fails no other one."""
         try:
             yield
-        except Exception as error:
-            self.error = error
+        except BaseException as error:
+            self.error = fault_of(error)
 
     def go_on(self) -> None:
         """After a pass that was cut short: go on from the tokens that are there."""

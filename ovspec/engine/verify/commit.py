@@ -17,6 +17,7 @@ from ovspec.engine.requests.request_state import RequestState, count_pass, warn_
 from ovspec.engine.requests.request_step import RequestStep
 from ovspec.engine.verify.accept import accept
 from ovspec.engine.verify.verifier import Draft, Verifier
+from ovspec.errors import fault_of
 from ovspec.modes.row_limits import DENSE
 from ovspec.runner.warm_up import MOST_SAMPLED
 from ovspec.sampling.acceptance import Accepted
@@ -87,13 +88,14 @@ def _confirm(verifier: Verifier, drafts: SequenceOf[tuple[RequestStep, Proposal]
         return 0.0
     try:
         found = verifier.verify([Draft(r.state.sequence, proposal.tokens, DENSE) for r, proposal in drafts])
-    except Exception as error:
+    except BaseException as error:
+        fault = fault_of(error)
         for request, _ in drafts:
             request.state.sequence.trim_caches()
         if len(drafts) == 1:
-            drafts[0][0].state.error = error
+            drafts[0][0].state.error = fault
             return 0.0
-        warn_of_pass(error, len(drafts))
+        warn_of_pass(fault, len(drafts))
         return sum(_confirm(verifier, [draft]) for draft in drafts)
     count_pass(found.stats, [request.state for request, _ in drafts])
     for (request, proposal), own in zip(drafts, found.parts, strict=True):

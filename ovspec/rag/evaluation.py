@@ -60,14 +60,14 @@ def evaluate(
         step: called with the question that begins.
 
     Raises:
-        InvalidValueError: no document fits a question. It is said before the first one is answered.
+        InvalidValueError: no document fits a question, or the target has no room for those that do. It is
+            said before the first one is answered.
     """
-    if rag.store.settings.embedding is None:  # vectors always find something
-        for question in questions:
-            try:
-                rag.retrieve(question.text)
-            except InvalidValueError as error:
-                raise InvalidValueError(f"question {shown(question.text)}: {error}") from error
+    for question in questions:
+        try:
+            rag.check(question.text)
+        except InvalidValueError as error:
+            raise InvalidValueError(f"question {shown(question.text)}: {error}") from error
     examples = []
     for turn, question in enumerate(questions):
         step(question.text)

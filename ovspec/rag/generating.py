@@ -55,12 +55,7 @@ def write(
     Raises:
         ValueError: a prompt that the model has no positions for.
     """
-    longest = max(map(len, prompts))
-    if longest >= pipeline.max_model_len:
-        raise InvalidValueError(
-            f"the documents and the question have {longest} tokens, the model {pipeline.max_model_len} "
-            "positions; retrieve fewer documents, or index with smaller chunks"
-        )
+    check_room(pipeline, prompts)
     settings = pipeline.settings(max_new_tokens=max_new_tokens, min_new_tokens=1, do_sample=False, **options)
     requests = [Request(f"rag-{next(_IDS)}", prompt, settings, logprobs=0) for prompt in prompts]
     decoder = GraphText(pipeline.get_tokenizer())
@@ -89,6 +84,20 @@ def write(
     for written, detokenizer in writers.values():
         _finish(written, detokenizer, settings.sampling.stop_token_ids)
     return [written for written, _ in writers.values()]
+
+
+def check_room(pipeline: LLMPipeline, prompts: Sequence[Sequence[int]]) -> None:
+    """Refuse prompts that the model has no positions for.
+
+    Raises:
+        InvalidValueError: one of them is too long.
+    """
+    longest = max(map(len, prompts))
+    if longest >= pipeline.max_model_len:
+        raise InvalidValueError(
+            f"the documents and the question have {longest} tokens, the model {pipeline.max_model_len} "
+            "positions; retrieve fewer documents, or index with smaller chunks"
+        )
 
 
 def _finish(written: Written, detokenizer: IncrementalDetokenizer, ends: Container[int]) -> None:

@@ -17,7 +17,7 @@ from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.rag.clusters import k_means, subsets, word_vectors
 from ovspec.rag.drafting import draft
 from ovspec.rag.embedder import Embedder
-from ovspec.rag.generating import write
+from ovspec.rag.generating import check_room, write
 from ovspec.rag.indexing import embedder_of
 from ovspec.rag.prompts import Prompts
 from ovspec.rag.result import MODES, Draft, Durations, Mode, RagResult
@@ -122,6 +122,15 @@ class SpeculativeRAG:
                 "use other words"
             )
         return found
+
+    def check(self, question: str) -> None:
+        """Refuse a question that can't be asked, before anything is computed.
+
+        Raises:
+            InvalidValueError: as `retrieve`, or the target has no room for the documents.
+        """
+        texts = [found.text for found in self.retrieve(question)]
+        check_room(self.target, [Prompts(self.target).plain(question, texts)])
 
     def ask(self, question: str, mode: Mode = "speculative", **options: Any) -> RagResult:
         """Answer a question.

@@ -146,6 +146,9 @@ def test_modes_and_clusters(
         asked, begun = [Question(text, ("zebra",)) for text in (QUESTION, "qqq")], list[str]()
         with pytest.raises(InvalidValueError, match=r"question 'qqq': .*no document has a word"):
             evaluate(SpeculativeRAG(words, target, settings=SETTINGS), asked, begun.append)
+        asked[1] = Question("zebra " * target.max_model_len, ("zebra",))
+        with pytest.raises(InvalidValueError, match=r"question 'zebra .*retrieve fewer documents"):
+            evaluate(SpeculativeRAG(words, target, settings=SETTINGS), asked, begun.append)
         assert not begun
     for options in ({"num_drafts": 0}, {"documents_per_draft": 11}, {"cluster_by": "colour"}):
         with pytest.raises(InvalidValueError):

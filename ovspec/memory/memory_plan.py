@@ -216,6 +216,7 @@ def cache_room(
     draft_backends: Backends | None = None,
     adapters: int = 0,
     pictures: int = 0,
+    share: int = 1,
 ) -> int:
     """Bytes of the target's keys and values for which memory suffices while requests run together.
 
@@ -225,6 +226,7 @@ def cache_room(
         max_num_seqs: requests that run at a time.
         max_model_len: tokens that each may have; more than all of them have is no use.
         available: bytes that may be taken.
+        share: pipelines like this one among which they are divided.
         draft, max_num_batched_tokens, backends, draft_backends, adapters, pictures: as of
             `plan_memory`.
 
@@ -234,16 +236,18 @@ def cache_room(
     models = _Models.of(info, draft, None, "CPU", backends, draft_backends)
     sampled = max(SAMPLED_ROWS, max_num_seqs * (MAX_NUM_ASSISTANT_TOKENS + 1))
     rows = max(max_num_batched_tokens, sampled)
+    available //= share
 
     def total(blocks: int) -> int:
         return adapters + pictures + _total(models.plans(blocks * BLOCK_SIZE, rows, sampled))
 
     if total(1) > available:
         loaded = "models" + ", adapters" * bool(adapters) + ", pictures" * bool(pictures)
+        each = f" to each of {share} replicas" if share > 1 else ""
         raise ValueError(
             f"--max-num-seqs {max_num_seqs}: {loaded} and a pass of {max_num_seqs} drafts of "
             f"{MAX_NUM_ASSISTANT_TOKENS} tokens need {total(1) / _GB:.2f} GB, {available / _GB:.2f} GB are "
-            "available; lower it, or bound keys and values with --cache-size SIZE"
+            f"available{each}; lower it, or bound keys and values with --cache-size SIZE"
         )
     most = max_num_seqs * -(-max_model_len // BLOCK_SIZE)
     blocks = bisect_right(range(1, most + 1), available, key=total)

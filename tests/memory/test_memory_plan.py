@@ -213,6 +213,15 @@ class TestPipeline:
         ]
         assert rooms[0] == rooms[1] < rooms[2]
 
+    def test_pipelines_of_a_machine_divide_what_it_has(self, demo_ir: Path) -> None:
+        def start(limit: int) -> ovspec.LLMPipeline:
+            return ovspec.LLMPipeline(demo_ir, "CPU", max_context=256, memory_limit=limit, **F32)
+
+        alone, one_of_two = start(290_000_000).bound_cache(64), start(580_000_000).bound_cache(64, share=2)
+        assert alone == one_of_two < start(580_000_000).bound_cache(64)
+        with pytest.raises(ValueError, match="--max-num-seqs 64: .* are available to each of 9 replicas; lower"):
+            start(580_000_000).bound_cache(64, share=9)
+
     def test_max_context_is_kept(self, demo_ir: Path) -> None:
         pipe = ovspec.LLMPipeline(demo_ir, "CPU", max_context=40, **F32)
         encoded = pipe.get_tokenizer().encode(PROMPTS[0])

@@ -219,7 +219,7 @@ class TestPipeline:
 
         alone, one_of_two = start(290_000_000).bound_cache(64), start(580_000_000).bound_cache(64, share=2)
         assert alone == one_of_two < start(580_000_000).bound_cache(64)
-        with pytest.raises(ValueError, match="--max-num-seqs 64: .* are available to each of 9 replicas; lower"):
+        with pytest.raises(ValueError, match=r"0\.06 GB are available to each of 9 replicas; lower"):
             start(580_000_000).bound_cache(64, share=9)
 
     def test_max_context_is_kept(self, demo_ir: Path) -> None:

@@ -186,7 +186,7 @@ REFUSED: dict[str, tuple[Callable[[GgufModel], object], str]] = {
     "read by GenAI alone": (without("general.file_type"), "openvino_genai can't read"),
     "frequencies": (holding("rope_freqs.weight", 32), "rope_freqs.weight"),
     "a norm's bias": (holding("blk.0.attn_norm.bias", HIDDEN), "has the tensor blk.0.attn_norm.bias, which"),
-    "order": (holding("blk.1.attn_q.bias", HIDDEN), "has the tensor blk.1.attn_q.bias in an order of its own"),
+    "order": (holding("blk.1.attn_q.bias", HIDDEN), "the tensor blk.1.attn_q.bias in an order of its own"),
     "type": (
         lambda model: model.tensors.update({"output.weight": ("F32", np.ones((64, HIDDEN), np.float32))}),
         "output.weight is of the type F32",
@@ -203,9 +203,7 @@ REFUSED: dict[str, tuple[Callable[[GgufModel], object], str]] = {
         ({"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.add_bos_token": False}, False),
     ],
 )
-def test_a_token_that_the_reader_leaves_out(
-    changes: dict[str, object], warned: bool, tmp_path: Path
-) -> None:
+def test_a_token_that_the_reader_leaves_out(changes: dict[str, object], warned: bool, tmp_path: Path) -> None:
     model, said = GgufModel(), list[str]()
     model.metadata |= {"tokenizer.ggml.bos_token_id": 1} | changes
     folder = export_gguf(model.write(tmp_path / "in.gguf"), tmp_path / "ir", print, said.append)

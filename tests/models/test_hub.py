@@ -129,6 +129,8 @@ def test_full_disk(environment: dict[str, str], tmp_path: Path) -> None:
 
 REFUSED = {
     "demo/none": "there is no such model, or it is private",
+    "demo/a--b": "no name on a hub (",
+    "demo/none.": "no name on a hub (",
     "demo/private": "there is no such model, or it is private",
     "demo/gated": "take them there, and log in",
     "demo/pair@v9": "has no revision v9",
@@ -211,6 +213,12 @@ def test_paths_are_no_names(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert HubName.of(text) is None
     assert HubName.of(Path("owner/name")) is None
     assert model_folder(Path("owner/name")) == Path("owner/name")
+
+
+def test_all_graphs_of_a_model_that_reads_pictures_are_fetched() -> None:
+    graphs = ["openvino_language_model", "openvino_text_embeddings_model", "openvino_vision_embeddings_model"]
+    files = [f"{graph}.{kind}" for graph in graphs for kind in ("xml", "bin")] + ["preprocessor_config.json"]
+    assert wanted_files(HubName("o/n"), [*files, "modeling.py", "model.safetensors"]) == files
 
 
 def test_parts_of_a_file_come_together() -> None:

@@ -222,6 +222,14 @@ class TestPipeline:
         with pytest.raises(ValueError, match=r"0\.06 GB are available to each of 9 replicas; lower"):
             start(580_000_000).bound_cache(64, share=9)
 
+    @pytest.mark.parametrize("size", ["16", 32, 0])
+    def test_groups_of_a_quantised_cache_are_planned(self, demo_ir: Path, size: Any) -> None:
+        """The plan knows the bytes of a token that the compiled model has."""
+        groups = {"KEY_CACHE_GROUP_SIZE": size, "VALUE_CACHE_GROUP_SIZE": 16}
+        given: dict[str, Any] = {"KV_CACHE_PRECISION": "u8", "attention": "stock", **groups}
+        pipe = ovspec.LLMPipeline(demo_ir, "CPU", max_context=256, **given)
+        assert pipe.memory_plan.target.cache * 32 == (256 + 32) * pipe.runner.cache.block_bytes
+
     def test_max_context_is_kept(self, demo_ir: Path) -> None:
         pipe = ovspec.LLMPipeline(demo_ir, "CPU", max_context=40, **F32)
         encoded = pipe.get_tokenizer().encode(PROMPTS[0])

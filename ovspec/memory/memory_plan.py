@@ -13,6 +13,8 @@ from ovspec.memory.device_memory import device_bytes
 from ovspec.memory.model_plan import (
     PROCESS_BYTES,
     SAMPLED_ROWS,
+    STATES,
+    STATES_UNDRAFTED,
     CacheUse,
     ModelPlan,
     cache_use,
@@ -22,6 +24,7 @@ from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.operations.backends import Backends
 from ovspec.operations.expert_budgets import ExpertConfig
 from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.runner.recurrent_states import MOST_STATES
 from ovspec_models import ModelInfo, WeightSizes
 from ovspec_ops import BLOCK_SIZE
 
@@ -217,6 +220,7 @@ def cache_room(
     adapters: int = 0,
     pictures: int = 0,
     share: int = 1,
+    drafts: bool = True,
 ) -> int:
     """Bytes of the target's keys and values for which memory suffices while requests run together.
 
@@ -227,6 +231,7 @@ def cache_room(
         max_model_len: tokens that each may have; more than all of them have is no use.
         available: bytes that may be taken.
         share: pipelines like this one among which they are divided.
+        drafts: whether requests have drafts, and so states of linear attention behind each of their tokens.
         draft, max_num_batched_tokens, backends, draft_backends, adapters, pictures: as of
             `plan_memory`.
 
@@ -236,10 +241,11 @@ def cache_room(
     models = _Models.of(info, draft, None, "CPU", backends, draft_backends)
     sampled = max(SAMPLED_ROWS, max_num_seqs * (MAX_NUM_ASSISTANT_TOKENS + 1))
     rows = max(max_num_batched_tokens, sampled)
+    states = max_num_seqs * STATES if drafts else MOST_STATES + max_num_seqs * STATES_UNDRAFTED
     available //= share
 
     def total(blocks: int) -> int:
-        return adapters + pictures + _total(models.plans(blocks * BLOCK_SIZE, rows, sampled))
+        return adapters + pictures + _total(models.plans(blocks * BLOCK_SIZE, rows, sampled, states))
 
     if total(1) > available:
         loaded = "models" + ", adapters" * bool(adapters) + ", pictures" * bool(pictures)
@@ -284,10 +290,12 @@ class _Models:
         first = made[0]
         return cls(first[2].device, _cache_of(info, first[2].properties)[0], first[4], tuple(made))
 
-    def plans(self, tokens: int, rows: int, sampled: int = SAMPLED_ROWS) -> list[ModelPlan]:
+    def plans(
+        self, tokens: int, rows: int, sampled: int = SAMPLED_ROWS, states: int = STATES
+    ) -> list[ModelPlan]:
         """The plans of both for so many tokens in the cache, and a pass of so many rows."""
         return [
-            plan_model(model, sizes, how, cache, tokens, rows, token_bytes, sampled)
+            plan_model(model, sizes, how, cache, tokens, rows, token_bytes, sampled, states)
             for model, sizes, how, cache, token_bytes in self._made
         ]
 

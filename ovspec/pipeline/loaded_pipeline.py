@@ -207,7 +207,8 @@ class LoadedPipeline(Outline):
         """
         kept = self._plan.prefix_cache if size is None else size
         if size is None:
-            size = self._room(max_num_seqs=max_num_seqs, max_model_len=self.max_model_len, share=share)
+            longest, drafts = self.max_model_len, self.drafts
+            size = self._room(max_num_seqs=max_num_seqs, max_model_len=longest, share=share, drafts=drafts)
         self._target.limit_cache(size, min(kept, size))
         if not (tokens := int(self._target.blocks.max_tokens)):
             block = f"a block of {self._target.block_size} tokens has {self._target.cache.block_bytes} bytes"

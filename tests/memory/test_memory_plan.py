@@ -151,6 +151,22 @@ def test_the_room_for_keys_and_values_leaves_drafts_of_all_requests_their_rows(
         room(2**62)
 
 
+def test_the_room_for_keys_and_values_leaves_all_requests_their_states(info: ModelInfo) -> None:
+    """Of linear attention: of each request as many as a draft has, without drafts a few."""
+    values = 2_000_000
+
+    def room(requests: int, state_values: int, drafts: bool) -> int:
+        model = replace(info, state_values=state_values)
+        return cache_room(model, requests, 2**20, 4_000_000_000, drafts=drafts)
+
+    def states(requests: int, drafts: bool) -> int:
+        return (room(requests, 0, drafts) - room(requests, values, drafts)) // (2 * values)
+
+    # A cache that grows has one of its tensors twice, and tensors end with whole pages.
+    assert 0.85 * 8 * 18 < states(8, drafts=True) <= 8 * 18
+    assert 0.7 * (16 + 8 * 3) < states(8, drafts=False) <= 16 + 8 * 3
+
+
 class TestPipeline:
     def test_ended_requests_keep_what_was_planned(self, demo_ir: Path) -> None:
         def kept(**arguments: Any) -> float:

@@ -221,6 +221,20 @@ def test_all_graphs_of_a_model_that_reads_pictures_are_fetched() -> None:
     assert wanted_files(HubName("o/n"), [*files, "modeling.py", "model.safetensors"]) == files
 
 
+@pytest.mark.parametrize("command_line", ["info {}", "export -m {} out", "info {}/x.gguf"])
+def test_a_home_of_nobody_is_no_folder(command_line: str, tmp_path: Path) -> None:
+    line = one_line(ovspec(*command_line.format("~nobody-here").split(), cwd=tmp_path))
+    assert "~nobody-here" in line and ("does not exist" in line or "no folder" in line)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user that nobody knows")
+def test_without_a_home_a_place_for_the_cache_is_asked_for() -> None:
+    program = "from ovspec_models.sources.gguf_folder import user_cache; import os; os.setuid(54321)"
+    environment = {key: value for key, value in os.environ.items() if key not in ("HOME", "XDG_CACHE_HOME")}
+    done = command(sys.executable, "-c", f"{program}; user_cache()", env=environment)
+    assert "no home folder for ovspec's cache: set XDG_CACHE_HOME" in why(done)
+
+
 def test_parts_of_a_file_come_together() -> None:
     files = [f"m-0000{part}-of-00002.gguf" for part in (1, 2)] + ["m.gguf.txt", "other.txt"]
     assert wanted_files(HubName("o/n"), files) == files[:2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 from openvino_genai import StructuralTagsConfig, StructuredOutputConfig
@@ -110,6 +111,27 @@ _VALUES = {
 }
 
 
+_LENGTHS = ("minLength", "maxLength")
+_JOINING = {"$ref", "allOf", "anyOf", "oneOf", "not", "enum", "const"}
+
+
+def is_written_as_text(schema: object) -> bool:
+    """Whether a parameter in tags is written as the text that it is, and not as JSON.
+
+    A string is, unless its values are listed; beside other types, only where any text will do.
+    """
+    if not isinstance(schema, Mapping):
+        return False
+    kinds, narrow = schema.get("type"), schema.keys() & {*_JOINING, *_LENGTHS, "pattern"}
+    if kinds is None and narrow == {"anyOf"} and isinstance(schema["anyOf"], list):
+        return any(
+            is_written_as_text(one) and not one.keys() & {*_LENGTHS, "pattern"} for one in schema["anyOf"]
+        )
+    if kinds == "string":
+        return not narrow & _JOINING and not ("pattern" in narrow and len(narrow) > 1)
+    return isinstance(kinds, list) and "string" in kinds and not narrow
+
+
 class _Rules:
     """The rules of one grammar as they are made."""
 
@@ -163,10 +185,10 @@ class _Rules:
         return "TEXT"
 
     def _or(self, tag: Tag) -> str:
-        return self._rule(" | ".join(self._of(one) for one in tag["elements"]))
+        return self._rule(" | ".join(self._of(one) for one in _some(tag, "elements")))
 
     def _sequence(self, tag: Tag) -> str:
-        parts, elements = list[str](), list(tag["elements"])
+        parts, elements = list[str](), _some(tag, "elements")
         for place, one in enumerate(elements):
             following = elements[place + 1] if place + 1 < len(elements) else None
             if one["type"] != "any_text" or following is None:
@@ -188,7 +210,7 @@ class _Rules:
         return self._rule(f"{begin} {self._of(content)} {_quoted(end)}")
 
     def _triggered_tags(self, tag: Tag) -> str:
-        heads, tags = [], tag["tags"]
+        heads, tags = [], _some(tag, "tags")
         for one in tags:
             trigger = next((word for word in tag["triggers"] if one["begin"].startswith(word) and word), None)
             if trigger is None:
@@ -208,7 +230,7 @@ class _Rules:
         return self._rule(f"{more} TEXT")
 
     def _tags_with_separator(self, tag: Tag) -> str:
-        one = self._rule(" | ".join(self._tag(each) for each in tag["tags"]))
+        one = self._rule(" | ".join(self._tag(each) for each in _some(tag, "tags")))
         rest = "" if tag.get("stop_after_first") else f"({_quoted(tag['separator'])} {one})*"
         body = f"{one} {rest}"
         return self._rule(body if tag.get("at_least_one") else f"({body})?")
@@ -216,22 +238,40 @@ class _Rules:
     def _qwen_xml_parameter(self, tag: Tag) -> str:
         schema = schema_of(tag["json_schema"], _SCHEMA)
         parts, required = [], schema.get("required", ())
+        shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
         for name, one in schema.get("properties", {}).items():
-            head = _quoted(f"<parameter={name}>")
-            if one.get("type") == "string" and "pattern" in one:
-                part = f'{head} {self._regex({"pattern": one["pattern"]})} "</parameter>"'
-            elif one.get("type") == "string" and "enum" not in one:
-                part = f"{head} {self._until('</parameter>')}"
-            else:
-                inner = self._json_schema({"json_schema": one})
-                part = f'{head} /[ \\n]{{0,4}}/ {inner} /[ \\n]{{0,4}}/ "</parameter>"'
-            part = f"{part} /[ \\n]{{0,4}}/"
+            value = self._value(schema_of(one, _SCHEMA), shared)
+            part = f"{_quoted(f'<parameter={name}>')} {value} /[ \\n]{{0,4}}/"
             parts.append(part if name in required else f"({part})?")
         return self._rule(f"/[ \\n]{{0,4}}/ {' '.join(parts)}")
+
+    def _value(self, schema: Tag, shared: Tag) -> str:
+        """A parameter's value, and its closing tag.
+
+        Args:
+            shared: schemas that it may refer to.
+        """
+        if not is_written_as_text(schema):
+            inner = self._json_schema({"json_schema": {**shared, **schema}})
+            return f'/[ \\n]{{0,4}}/ {inner} /[ \\n]{{0,4}}/ "</parameter>"'
+        if "pattern" in schema:
+            return f'{self._regex({"pattern": schema["pattern"]})} "</parameter>"'
+        if not any(name in schema for name in _LENGTHS):
+            return self._until("</parameter>")
+        least, most = (index(schema[name]) if name in schema else "" for name in _LENGTHS)
+        text = f"T{len(self._rules)}"
+        self._rules.append(rf"{text}: /\n?(.|\n){{{least or 0},{most}}}\n?/ & ~/(.|\n)*<\/parameter>(.|\n)*/")
+        return self._rule(f'{text} "</parameter>"', "[lazy]")
 
     def _until(self, end: str) -> str:
         """Free text up to a word, and that word."""
         return self._rule(f"TEXT {_quoted(end)}", "[lazy]")
+
+
+def _some(tag: Tag, name: str) -> list[Any]:
+    if not (found := list(tag[name])):
+        raise ValueError(f"structural tag: {name} of type={shown(tag['type'])} is empty; give one at least")
+    return found
 
 
 def _quoted(text: object) -> str:

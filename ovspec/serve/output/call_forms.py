@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ovspec.generation.grammars.structural_tags import is_written_as_text
+
 _SCALAR = re.compile(r"[^\s,}\]]+(?=[\s,}\]])")
 _MARK_OR_BRACKET = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 # The rest of an object whose arguments are before its name.
@@ -229,13 +231,14 @@ def _python_word(found: re.Match[str]) -> str:
 def _typed(text: str, schema: Any) -> Any:
     """A value of the type that its schema says; what is no JSON is text."""
     kinds = _kinds(schema)
-    is_null = text == "null" and "null" in kinds
-    if "string" in kinds and not is_null and text in schema.get("enum", [text]):
+    is_text = "string" in kinds and not (text == "null" and "null" in kinds)
+    if is_text and (is_written_as_text(schema) or text in schema.get("enum", ())):
         return text
     try:
-        return json.loads(text.lower() if text in ("True", "False") else text, parse_constant=_no_number)
+        value = json.loads(text.lower() if text in ("True", "False") else text, parse_constant=_no_number)
     except (ValueError, RecursionError):
         return text
+    return text if is_text and "enum" not in schema and not isinstance(value, str) else value
 
 
 def _kinds(schema: Any) -> set[str]:

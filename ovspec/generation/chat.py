@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import openvino as ov
-from openvino_genai import ChatHistory, TokenizedInputs
+from openvino_genai import ChatHistory
 
 from ovspec.errors import InvalidValueError
+from ovspec.generation.inputs import check_texts
 
 
 @dataclass(slots=True)
@@ -52,22 +52,30 @@ class Chat:
         self._tokens: list[int] = []
 
     def start(self, system_message: str) -> None:
-        """Start a new history."""
+        """Start a new history.
+
+        Raises:
+            InvalidValueError: the message is no text.
+        """
+        check_texts([system_message], "system_message")
         messages = [{"role": "system", "content": system_message}] if system_message else []
         self.history = ChatHistory(messages)
 
     def is_turn(self, inputs: object) -> bool:
         """Whether a call with such inputs is a turn of this chat."""
-        return isinstance(inputs, (str, TokenizedInputs, ov.Tensor)) and self.history is not None
+        return self.history is not None and not isinstance(inputs, ChatHistory)
 
     @contextmanager
-    def turn(self, message: str) -> Iterator[Turn]:
-        """Answer `message` in the block; an error or a cancelled answer leaves the history as it was."""
+    def turn(self, texts: Sequence[str]) -> Iterator[Turn]:
+        """Answer a message in the block; an error or a cancelled answer leaves the history as it was."""
         assert self.history is not None
+        if len(texts) != 1:
+            raise InvalidValueError(f"inputs: a chat takes one message at a time, got {len(texts)}")
+        check_texts(texts)
         if self._tokens:
             raise InvalidValueError("inputs: this chat goes on in tokens; give them, or start another")
         turn = Turn(self.history, cancelled=True)
-        self.history.append({"role": "user", "content": message})
+        self.history.append({"role": "user", "content": texts[0]})
         try:
             yield turn
         finally:

@@ -27,6 +27,7 @@ _MOST_BYTES, _MOST_TOKENS = 1 << 28, 2**31
 _TEMPLATE_ERROR = re.compile(
     r"(?:Minja's error: (.+?)(?: at row \d+, column \d+:)?|\A(?!Exception from )(.+?):?)$", re.MULTILINE
 )
+_WHOLE = re.compile("[iu](8|16|32|64)")
 _AGAIN = "copy it again, or export the model again: `ovspec export -m ... OUT`"
 
 
@@ -43,8 +44,8 @@ def texts_of(inputs: object) -> list[str]:
     return list(inputs)
 
 
-def check_texts(texts: Sequence[object]) -> None:
-    """Refuse prompts that are no text.
+def check_texts(texts: Sequence[object], name: str = "inputs") -> None:
+    """Refuse prompts, or the text of an argument `name`, that are no text.
 
     Raises:
         InvalidTypeError: something else than text.
@@ -52,12 +53,12 @@ def check_texts(texts: Sequence[object]) -> None:
     """
     for text in texts:
         if not isinstance(text, str):
-            raise InvalidTypeError(f"inputs: expected text, got {type(text).__name__}")
+            raise InvalidTypeError(f"{name}: expected text, got {type(text).__name__}")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InvalidValueError(
-                f"inputs: the prompt is no valid text ({error.reason}); decode it as UTF-8"
+                f"{name}: it is no valid text ({error.reason}); decode it as UTF-8"
             ) from error
 
 
@@ -101,6 +102,8 @@ def templated(
 def token_rows(inputs: TokenizedInputs | ov.Tensor) -> list[list[int]]:
     """Token ids of every prompt of a padded batch i64 `[prompts, tokens]`, by its attention mask."""
     ids = inputs if isinstance(inputs, ov.Tensor) else inputs.input_ids
+    if not _WHOLE.fullmatch(kind := ids.element_type.to_string()):
+        raise InvalidValueError(f"inputs: expected token ids of type i64, got {kind}; cast them")
     rows = np.array(ids.data, np.int64)
     if rows.ndim != 2:
         raise InvalidValueError(
@@ -109,6 +112,11 @@ def token_rows(inputs: TokenizedInputs | ov.Tensor) -> list[list[int]]:
     if isinstance(inputs, ov.Tensor):
         return [row.tolist() for row in rows]
     mask = np.array(inputs.attention_mask.data) == 1
+    if mask.shape != rows.shape:
+        raise InvalidValueError(
+            f"inputs: attention_mask has the shape {list(mask.shape)}, input_ids {list(rows.shape)}; give "
+            "each token an entry"
+        )
     return [row[keep].tolist() for row, keep in zip(rows, mask, strict=True)]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import openvino_genai
 
+_LOG = logging.getLogger(__name__)
 _FILE = "openvino_tokenizer.xml"
 
 
@@ -27,15 +29,20 @@ def tokenizer_without_word_cache(folder: Path) -> openvino_genai.Tokenizer:
         return openvino_genai.Tokenizer(str(folder))  # says what is wrong
     if not forget_words(tree.getroot()):
         return openvino_genai.Tokenizer(str(folder))
-    with tempfile.TemporaryDirectory() as place:
-        for file in folder.iterdir():
-            if file.is_file() and file.name != _FILE:
-                (Path(place) / file.name).symlink_to(file.resolve())
-        tree.write(Path(place) / _FILE)
-        try:
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            for file in folder.iterdir():
+                if file.is_file() and file.name != _FILE:
+                    (Path(place) / file.name).symlink_to(file.resolve())
+            tree.write(Path(place) / _FILE)
             return openvino_genai.Tokenizer(place)
-        except Exception:
-            return openvino_genai.Tokenizer(str(folder))  # says it of the user's own file
+    except OSError as error:
+        _LOG.warning(
+            "%s: no temporary files (%s): the tokenizer keeps the words that it reads", folder, error
+        )
+    except RuntimeError:
+        pass
+    return openvino_genai.Tokenizer(str(folder))  # says what is wrong with the user's own file
 
 
 def forget_words(root: ET.Element) -> bool:

@@ -156,8 +156,11 @@ class GenerationCall:
         try:
             self._report(read)
             if settings.echo and self._streams:
-                tokens = list(self.answers[0].prompt)
-                self._stream.write(tokens, self._tokenizer.decode(tokens))
+                first = self.answers[0]
+                tokens = list(first.prompt)
+                if (reason := self._write(tokens, self._tokenizer.decode(tokens))) is not None:
+                    first.finish_reason, first.ended = reason, True
+                    handle.abort()
             for output in handle:
                 answers = by_id[output.request_id]
                 if read[output.request_id] < len(answers[0].prompt):
@@ -206,10 +209,15 @@ class GenerationCall:
                 surplus = len(answer.tokens) - detokenizer.num_tokens
                 tokens = tokens[: max(0, len(tokens) - surplus)]
                 del answer.tokens[detokenizer.num_tokens :]
+        reason = self._write(tokens, text)
+        if reason is None and detokenizer is not None and detokenizer.stopped:
+            return GenerationFinishReason.STOP
+        return reason
+
+    def _write(self, tokens: list[int], text: str) -> GenerationFinishReason | None:
+        """Show something to the streamer; why the answer ends by that, `None` if it goes on."""
         status = self._stream.write(tokens, text)
         self.cancelled = status == StreamingStatus.CANCEL
-        if detokenizer is not None and detokenizer.stopped:
-            return _ENDED_BY.get(status, GenerationFinishReason.STOP)
         return _ENDED_BY.get(status)
 
     def encoded(self, settings: GenerationSettings) -> EncodedResults:

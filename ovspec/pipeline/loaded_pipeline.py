@@ -123,8 +123,9 @@ class LoadedPipeline(Outline):
     def start_chat(self, system_message: str = "") -> None:
         """Keep the history from here to `finish_chat`."""
         with self._calls.admit("start_chat", alone=True):
-            self._chat = Chat()
-            self._chat.start(system_message)
+            chat = Chat()
+            chat.start(system_message)
+            self._chat = chat
 
     def finish_chat(self) -> None:
         """Forget the chat."""

@@ -132,11 +132,6 @@ class LLMPipeline(LoadedPipeline):
         settings, call = self._begin(generation_config, streamer, prompt_progress, kwargs)
         if isinstance(inputs, ChatHistory):
             return self._generate_turn(inputs, settings, call)
-        if isinstance(inputs, str) and self._chat.history is not None:
-            with self._chat.turn(inputs) as turn:
-                turn.answer = str(self._generate_turn(turn.history, settings, call))
-                turn.cancelled = call.cancelled
-            return turn.answer
         if isinstance(inputs, (TokenizedInputs, ov.Tensor)):
             if settings.parsers:
                 raise InvalidValueError("parsers: they take text, and these inputs are answered by tokens")
@@ -146,16 +141,28 @@ class LLMPipeline(LoadedPipeline):
                 tokens.answer = None if call.cancelled else answers[0].tokens
             return call.encoded(settings)
         texts = [inputs] if isinstance(inputs, str) else texts_of(inputs)
+        if self._chat.history is not None:
+            self._check_one_answer(settings)
+            with self._chat.turn(texts) as turn:
+                results = self._generate_turn(turn.history, settings, call)
+                turn.answer, turn.cancelled = str(results), call.cancelled
+        else:
+            results = self._generate_texts(texts, settings, call)
+        # As in openvino_genai, a prompt that is answered several times gives results, not text.
+        return results.texts[0] if isinstance(inputs, str) and len(results.texts) == 1 else results
+
+    def _generate_texts(
+        self, texts: SequenceOf[str], settings: GenerationSettings, call: GenerationCall
+    ) -> DecodedResults:
+        """Answer texts, each through the chat template if there is one and it is wanted."""
         if template := settings.apply_chat_template and bool(self._tokenizer.chat_template):
             with call.timed("chat_template_durations"):
                 texts = [self._chat_prompts.as_turn(text) for text in texts]
         with call.timed("tokenization_durations"):
             encoded = self._chat_prompts.tokenized if template else partial(encode, self._tokenizer)
             prompts = [encoded(text) for text in texts]
-        answers = self._generate(prompts, settings, call)
-        results = call.decoded(settings)
-        # As in openvino_genai, a prompt that is answered several times gives results, not text.
-        return results.texts[0] if isinstance(inputs, str) and len(answers) == 1 else results
+        self._generate(prompts, settings, call)
+        return call.decoded(settings)
 
     def fits(self, history: ChatHistory, new_tokens: int = 1) -> bool:
         """Whether the model has positions for a chat, and for so many tokens of an answer.
@@ -170,7 +177,6 @@ class LLMPipeline(LoadedPipeline):
         self, history: ChatHistory, settings: GenerationSettings, call: GenerationCall
     ) -> DecodedResults:
         """Answer a history."""
-        self._check_one_answer(settings)
         with call.timed("chat_template_durations"):
             text = self._chat_prompts.templated(history)
         with call.timed("tokenization_durations"):

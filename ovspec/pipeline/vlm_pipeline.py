@@ -202,7 +202,7 @@ class VLMPipeline(LoadedPipeline):
         before = self._pictures if len(self._chat.history or ()) > 1 else []
         every = [*before, *self._encode(pictures, call)]
         content = self._prompts.marked(text, len(before), len(pictures))
-        with self._chat.turn(content) as turn:
+        with self._chat.turn([content]) as turn:
             results = self._finish(self._of_messages(turn.history, every, call), settings, call)
             turn.answer, turn.cancelled = str(results), call.cancelled
         if not call.cancelled:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import openvino_genai
@@ -74,6 +75,9 @@ def test_a_schema_that_leads_to_itself_again_and_again() -> None:
             {"type": "sequence", "elements": [{"type": "any_text"}, {"type": "const_string", "value": ""}]},
             "any_text ends with",
         ),
+        *(({"type": kind, "elements": []}, "elements of type=.* is empty") for kind in ("or", "sequence")),
+        ({"type": "triggered_tags", "triggers": ["<"], "tags": []}, "tags of type=.* is empty"),
+        ({"type": "tags_with_separator", "separator": ",", "tags": []}, "tags of type=.* is empty"),
     ],
 )
 def test_tags_that_can_not_be_followed(tag: dict[str, object], message: str) -> None:
@@ -100,6 +104,42 @@ def test_a_mask_has_the_tokens_that_may_follow_one_by_one(grammar: Grammar) -> N
         if constraint.ends() or not (going := [token for token in np.flatnonzero(mask) if token]):
             break
         constraint.extend([int(rng.choice(going))])
+
+
+# A parameter's schema, with values as they are written, and with some that do not follow it.
+WRITTEN: dict[str, tuple[dict[str, Any] | bool, list[str], list[str]]] = {
+    "text": ({"type": "string", "title": "A"}, ["x\n<", '"x"'], []),
+    "text or null": ({"anyOf": [{"type": "string"}, {"type": "null"}]}, ["x", "null"], []),
+    "text or a number": ({"type": ["string", "integer"]}, ["x", "5"], []),
+    "one text": ({"type": "string", "const": "red"}, ['"red"', ' "red"\n'], ["red", '"blue"']),
+    "short": ({"type": "string", "maxLength": 3}, ["", "abc", "\nabc\n"], ["abcd"]),
+    "long": ({"type": "string", "minLength": 20, "maxLength": 30}, ["a" * 20], ["a" * 9, "</parameter>" * 2]),
+    "short with a pattern": ({"type": "string", "pattern": "a+", "maxLength": 2}, ['"aa"'], ["aa", '"aaa"']),
+    "short or null": (
+        {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]},
+        ['"abc"', "null"], ["abc", '"abcd"'],
+    ),
+    "a reference": ({"$ref": "#/$defs/color"}, ['"red"'], ["red", '"blue"']),
+    "a reference inside": ({"type": "array", "items": {"$ref": "#/$defs/color"}}, ['["red"]'], ['["blue"]']),
+    "anything": (True, ['"x"', "[1]"], ["x"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_parameters_in_tags_follow_their_schema_and_are_read_again(name: str) -> None:
+    schema, good, bad = WRITTEN[name]
+    whole = {"properties": {"a": schema}, "required": ["a"], "$defs": {"color": {"enum": ["red", "green"]}}}
+    grammar = Grammar.of_tag({"type": "qwen_xml_parameter", "json_schema": whole}, "tools")
+    tokenizer = openvino_genai.Tokenizer(demo_pair_path())
+    grammars = Grammars(tokenizer, VOCAB, [0])
+    for value in (*good, *bad):
+        text = f"<parameter=a>{value}</parameter>"
+        tokens = tokenizer.encode(text, add_special_tokens=False).input_ids.data.reshape(-1).tolist()
+        assert tokenizer.decode(tokens) == text
+        constraint = grammars.constraint(grammar)
+        valid = constraint.valid(tokens)
+        follows = valid == len(tokens) and bool(constraint.mask(tokens)[0])
+        assert follows == (value in good), value
 
 
 CALL = {"begin": '{"name": "f", "parameters": ', "content": {"type": "any_text"}, "end": "}"}

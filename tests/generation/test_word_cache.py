@@ -2,6 +2,7 @@
 
 import random
 import string
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -60,3 +61,12 @@ def test_the_tokenizer_is_otherwise_genais(known: Known) -> None:
         assert getattr(ours, f"get_{name}")() == getattr(genais, f"get_{name}")(), name
     assert ours.chat_template == genais.chat_template
     assert ours.get_original_chat_template() == genais.get_original_chat_template()
+
+
+def test_without_temporary_files_it_is_genais(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    folder = demo_pair_path()
+    assert read_tokenizer(folder).get_vocab() == openvino_genai.Tokenizer(str(folder)).get_vocab()
+    assert "no temporary files" in caplog.text

@@ -146,6 +146,10 @@ def conversation(pipeline: Any) -> list[str]:
     try:
         pipeline.start_chat("Be kind.")
         said = [pipeline.generate(text, **EIGHT) for text in ("Hello there", "And then?")]
+        said += pipeline.generate(["In a list"], **EIGHT).texts
+        with pytest.raises(RuntimeError):
+            pipeline.generate(["Two", "at once"], **EIGHT)
+        said.append(pipeline.generate("And after that?", **EIGHT))
         pipeline.finish_chat()
         history = ChatHistory([{"role": "user", "content": "Hello"}])
         said += [str(pipeline.generate(history, **EIGHT)), str(len(history))]

@@ -96,6 +96,19 @@ def test_token_streamers_that_stop(make_pipeline: Make, status: StreamingStatus)
     assert streamer.tokens == results.tokens[0] and len(streamer.tokens) == 3 and streamer.ends == 1
 
 
+@pytest.mark.parametrize("status", [StreamingStatus.STOP, StreamingStatus.CANCEL])
+def test_a_streamer_may_stop_at_the_prompt(make_pipeline: Make, status: StreamingStatus) -> None:
+    pieces: list[str] = []
+
+    def streamer(piece: str) -> StreamingStatus:
+        pieces.append(piece)
+        return status if len(pieces) == 1 else StreamingStatus.RUNNING
+
+    found = make_pipeline().generate([PROMPT], streamer=streamer, echo=True, **TWELVE)
+    assert pieces == found.texts == [PROMPT]
+    assert found.finish_reasons[0].name == ("STOP" if status == StreamingStatus.STOP else "NONE")
+
+
 def test_every_figure_is_there(make_pipeline: Make, genai: openvino_genai.LLMPipeline) -> None:
     ours, theirs = (p.generate([PROMPT], **TWELVE).perf_metrics for p in (make_pipeline(), genai))
     for name in [name for name in dir(PerfMetrics) if name.startswith("get_")]:

@@ -216,6 +216,13 @@ class TestChat:
         pipeline.finish_chat()
         assert [str(pipeline.generate(history, max_new_tokens=12)) for history in histories] == fresh
 
+    def test_a_history_in_a_chat_is_no_turn(self, pipeline: ovspec.LLMPipeline) -> None:
+        history = ChatHistory([{"role": "user", "content": "Hi"}])
+        pipeline.start_chat()
+        found = pipeline.generate(history, max_new_tokens=2, do_sample=True, num_return_sequences=2)
+        pipeline.finish_chat()
+        assert len(found.texts) == 2
+
     def test_cancelled_turn_is_forgotten(self, pipeline: ovspec.LLMPipeline) -> None:
         pipeline.start_chat()
         pipeline.generate("Tell me about Lily.", max_new_tokens=8)

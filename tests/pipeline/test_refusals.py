@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
-from openvino_genai import StreamerBase, StreamingStatus
+from openvino_genai import StreamerBase, StreamingStatus, TokenizedInputs
 from prompts import PROMPTS, STORY
 from settings import F32
 
 import ovspec
 from ovspec.cache.cache import KVCache
+from ovspec.errors import InvalidValueError
 
 Make = Callable[..., ovspec.LLMPipeline]
 
@@ -28,6 +29,11 @@ def folder_with(demo_ir: Path, place: Path, **defaults: object) -> Path:
     config = json.loads(path.read_text(encoding="utf-8")) | defaults
     path.write_text(json.dumps(config), encoding="utf-8")
     return place / "model"
+
+
+def masked(shape: tuple[int, ...]) -> TokenizedInputs:
+    """Three tokens, and a mask of another shape."""
+    return TokenizedInputs(ov.Tensor(np.ones((1, 3), np.int64)), ov.Tensor(np.ones(shape, np.int64)))
 
 
 BAD_OPTIONS = {
@@ -86,12 +92,33 @@ def test_streamer_needs_one_sequence(make_pipeline: Make) -> None:
         ("abc\udcff", "is no valid text"),
         (ov.Tensor(np.array([1, 2])), r"shape \[prompts, tokens\], got \[2\]"),
         (ov.Tensor(np.array([[1, 4096]])), "token ids must be 0 to 4095"),
+        (ov.Tensor(np.array([[1.6, 2.2]])), "ids of type i64, got f64; cast"),
+        (ov.Tensor(["abc"]), "ids of type i64, got string"),
+        (masked((1, 2)), r"attention_mask has the shape \[1, 2\], input_ids \[1, 3\]; give"),
+        (masked((2, 3)), r"attention_mask has the shape \[2, 3\]"),
     ],
-    ids=["number", "numbers", "nothing", "surrogate", "one dimension", "no token"],
+    ids=[
+        *("number", "numbers", "nothing", "surrogate", "one dimension", "no token", "fractions", "strings"),
+        *("short mask", "long mask"),
+    ],
 )
 def test_bad_inputs(make_pipeline: Make, inputs: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(InvalidValueError, match=message):
         make_pipeline().generate(inputs, max_new_tokens=2)
+
+
+def test_bad_messages_of_a_chat(make_pipeline: Make) -> None:
+    pipeline = make_pipeline()
+    for message in (5, "\ud800"):
+        with pytest.raises(InvalidValueError, match=r"^system_message: (expected text|it is no valid text)"):
+            pipeline.start_chat(message)  # type: ignore[arg-type]
+    pipeline.start_chat()
+    try:
+        for inputs, words in (("\ud800", "it is no valid text"), ([5], "expected text, got int")):
+            with pytest.raises(InvalidValueError, match=f"^inputs: {words}"):
+                pipeline.generate(inputs, max_new_tokens=2)
+    finally:
+        pipeline.finish_chat()
 
 
 def test_configuration_must_be_one(make_pipeline: Make) -> None:

@@ -56,6 +56,11 @@ ANSWERS: dict[str, tuple[str, str, str, list[tuple[str, str]]]] = {
             ("time", "{}"),
         ],
     ),
+    "qwen coder, in JSON and not": (
+        "<tool_call>\n<function=weather>\n<parameter=day>\n \"now\"\n</parameter>\n<parameter=wind>\n\"N\"\n"
+        "</parameter>\n<parameter=sea>\nN\n</parameter>\n<parameter=code>5</parameter>\n</function>\n</tool_call>",
+        "", "", [("weather", '{"day": "now", "wind": "N", "sea": "N", "code": "5"}')],
+    ),
     "python": (
         "[weather(city='a\\'s \"(b)\"', days=[1, -2.5], more={'x': None, \"y\": True}), time()]", "", "",
         [
@@ -99,6 +104,10 @@ TYPES = {
     "unit": {"type": "string", "enum": ["C", "F"]},
     "zip": {"anyOf": [{"type": "string"}, {"type": "null"}]},
     "state": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    "day": {"type": "string", "const": "now"},
+    "wind": {"anyOf": [{"type": "string", "enum": ["N", "S"]}, {"type": "null"}]},
+    "sea": {"anyOf": [{"type": "string", "enum": ["N", "S"]}, {"type": "null"}]},
+    "code": {"type": "string", "const": "5"},
 }
 SCHEMAS: dict[str, dict[str, Any]] = {"weather": {"type": "object", "properties": TYPES}, "time": {}}
 

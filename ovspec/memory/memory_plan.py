@@ -145,7 +145,9 @@ def _cache_of(model: ModelInfo, settings: Mapping[str, object]) -> tuple[str, in
         settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", default))
     )
     mode = str(settings.get("KEY_CACHE_QUANT_MODE", "BY_CHANNEL"))
-    return precision, model.kv_cache_bytes_per_token(precision, mode)
+    groups = (str(settings.get(f"{side}_CACHE_GROUP_SIZE", "")) for side in ("KEY", "VALUE"))
+    sizes = (int(size) if size.isdecimal() else 0 for size in groups)  # others the device refuses
+    return precision, model.kv_cache_bytes_per_token(precision, mode, *sizes)
 
 
 def plan_memory(

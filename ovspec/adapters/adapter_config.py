@@ -46,6 +46,8 @@ class AdapterConfig:
         adapter: Adapter | None = None,
     ) -> None:
         # openvino_genai's constructors are (mode), (adapter, mode), (adapter, alpha, mode), (adapters, mode).
+        if isinstance(adapters, _MODE) + isinstance(alpha, _MODE) + (mode != _AUTO) > 1:
+            raise InvalidTypeError("AdapterConfig: mode is given twice: leave one out")
         if isinstance(adapters, _MODE):
             adapters, mode = (), adapters
         if isinstance(alpha, _MODE):
@@ -56,6 +58,8 @@ class AdapterConfig:
             raise InvalidValueError(
                 "MODE_FUSE: adapters are computed beside the weights, which stay as they are: use MODE_STATIC"
             )
+        if adapter is not None and adapters != ():
+            raise InvalidTypeError("AdapterConfig: adapter and adapters are both given: leave one out")
         given = adapter if adapter is not None else adapters
         self._mode: AdapterMode = mode
         self._parts: list[tuple[Adapter, float]] = []
@@ -93,10 +97,14 @@ class AdapterConfig:
         return list(self._parts)
 
     def set_adapters_and_alphas(self, adapters: Sequence[tuple[Adapter, float]]) -> None:
-        """Replace all of them."""
-        self._parts = []
-        for adapter, alpha in adapters:
-            self.add(adapter, alpha)
+        """Replace all of them; nothing changes where one is refused."""
+        before, self._parts = self._parts, []
+        try:
+            for adapter, alpha in adapters:
+                self.add(adapter, alpha)
+        except Exception:
+            self._parts = before
+            raise
 
     def get_alpha(self, adapter: Adapter) -> float:
         """The alpha of one of its adapters."""

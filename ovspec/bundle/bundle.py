@@ -25,10 +25,10 @@ from ovspec_models.folder.head_info import HeadInfo, head_kind
 
 Wheels = Literal["installed", "index"]
 _SCRIPTS = ("check_files.py", "install.sh", "run.py", "smoke_test.sh", "README.md")
-_IR = ("openvino_model", "openvino_tokenizer", "openvino_detokenizer")
-# Files that the pipeline reads beside the IR, and notices that most licences require to be passed on.
+# The IR (several graphs where a model reads pictures), what is read beside it, and notices that most licences
+# require to be passed on.
 _LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "COPYING*")
-_BESIDE = ("*.json", "*.jinja", "README.md", *_LICENCES)
+_COPIED = ("openvino_*.xml", "openvino_*.bin", "*.json", "*.jinja", "README.md", *_LICENCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ def write_bundle(
         with new_folder(out) as staging:
             progress("copying the model")
             model = staging / "model"
-            _copy_model(folder, model)
+            copy_model(folder, model)
             if draft_folder is not None:
-                _copy_model(draft_folder, model / DRAFT_FOLDER)
+                copy_model(draft_folder, model / DRAFT_FOLDER)
             draft = DRAFT_FOLDER if draft_folder else None
             _set_draft(model, draft)
             (staging / "wheels").mkdir()
@@ -129,12 +129,10 @@ def _distributions() -> list[Distribution]:
     return found
 
 
-def _copy_model(source: Path, target: Path) -> None:
+def copy_model(source: Path, target: Path) -> None:
+    """Copy what runs and describes the model of a folder to a new one."""
     target.mkdir(parents=True)
-    names = [f"{part}.{kind}" for part in _IR for kind in ("xml", "bin")]
-    wanted: Iterable[Path] = [source / name for name in names if (source / name).is_file()]
-    beside = {path for pattern in _BESIDE for path in source.glob(pattern) if path.is_file()}
-    for path in (*wanted, *sorted(beside)):
+    for path in {path for pattern in _COPIED for path in source.glob(pattern) if path.is_file()}:
         shutil.copyfile(path, target / path.name)
 
 

@@ -32,8 +32,9 @@ def save(out: Path, system: str | None, prompt: str | None, **options: Any) -> N
     text = prompt if system is None else system
     if text is None or None not in (system, prompt):
         raise InvalidValueError("give one of --system and --prompt")
-    check_writable("OUT", out)
-    pipeline, _ = pipeline_from({**options, "adapters": adapters_from(options), "do_sample": False})
+    adapters = adapters_from(options)
+    check_writable("OUT", out, [Path(one.name) for one in adapters.get_adapters()] if adapters else ())
+    pipeline, _ = pipeline_from({**options, "adapters": adapters, "do_sample": False})
     tokens = save_prefix(pipeline, out, text, is_system_message=system is not None)
     click.echo(f"{out}: {tokens} tokens, {out.stat().st_size / 1e6:.1f} MB")
 

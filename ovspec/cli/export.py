@@ -16,6 +16,7 @@ from ovspec.cli.options.interrupts import ending_at_once
 from ovspec.cli.options.output import say, warn
 from ovspec_models import export_model
 from ovspec_models.export.new_folder import check_new_folder, remove_unfinished
+from ovspec_models.folder.files import at_home
 from ovspec_models.heads import HEAD_KINDS, add_head, check_target, open_head
 from ovspec_models.sources.gguf_file import is_gguf
 from ovspec_models.sources.gguf_folder import export_gguf
@@ -111,7 +112,7 @@ def export(out: Path, model: str, sparse_moe: bool, sparse_ffn: bool, **options:
 
 def gguf_file(model: str) -> Path | None:
     """The GGUF file that `--model` is or names on a hub; `None` where it is a checkpoint."""
-    path = Path(model).expanduser()
+    path = at_home(model)
     name = None if path.exists() else HubName.of(model)
     if name is not None and name.file is not None:
         path = fetch(name, say)

@@ -12,7 +12,7 @@ from ovspec_transforms import last_line
 
 CACHE_PRECISIONS = {"f32": ov.Type.f32, "f16": ov.Type.f16, "bf16": ov.Type.bf16, "u8": ov.Type.u8}
 _SIDES = ("KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
-_CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", *_SIDES)
+CACHE_PRECISION_KEYS = ("KV_CACHE_PRECISION", *_SIDES)
 
 
 def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, object]:
@@ -20,7 +20,7 @@ def with_defaults(properties: Mapping[str, object], device: str) -> dict[str, ob
     settings = dict(properties)
     if not is_cpu(device):
         return settings
-    if not any(key in settings for key in _CACHE_PRECISION_KEYS):
+    if not any(key in settings for key in CACHE_PRECISION_KEYS):
         settings["KV_CACHE_PRECISION"] = "u8"
     if _key_precision(settings) == "u8":
         settings.setdefault("KEY_CACHE_QUANT_MODE", "BY_TOKEN")
@@ -98,7 +98,7 @@ def check_cache_precisions(settings: Mapping[str, object]) -> None:
         raise ValueError(
             f"KEY_CACHE_QUANT_MODE={mode} is for u8 keys, but their precision is {keys}: leave one out"
         )
-    for key in _CACHE_PRECISION_KEYS:
+    for key in CACHE_PRECISION_KEYS:
         if key in settings and precision_name(settings[key]) not in CACHE_PRECISIONS:
             raise ValueError(
                 f"{key}={precision_name(settings[key])} is not supported: expected one of "

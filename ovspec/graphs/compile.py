@@ -10,7 +10,7 @@ import openvino as ov
 import ovspec_ops
 from ovspec.cache.cache import CacheTensor
 from ovspec.devices.devices import is_cpu, smallest_model
-from ovspec.devices.properties import CACHE_PRECISIONS, precision_name, refused_property
+from ovspec.devices.properties import CACHE_PRECISION_KEYS, CACHE_PRECISIONS, precision_name, refused_property
 from ovspec.graphs.model_check import check_config
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.folder.graph_files import graph_of, text_embedding_of
@@ -85,10 +85,11 @@ def compile_paged(
     except RuntimeError as error:
         reason = last_line(error)
         if "kvcache" in reason:
-            asked = precision_name(settings.get("KV_CACHE_PRECISION", ""))
+            given = {key: settings[key] for key in CACHE_PRECISION_KEYS if key in settings}
+            asked = ", ".join(f"{key}={precision_name(value)}" for key, value in given.items())
             raise ValueError(
-                f"KV_CACHE_PRECISION={asked} does not go with this INFERENCE_PRECISION_HINT on {device} "
-                f"({reason}); change one of them"
+                f"{asked} does not go with this INFERENCE_PRECISION_HINT on {device} ({reason}); change "
+                "one of them"
             ) from error
         reason = refused_property(core, device, settings) or reason
         raise ValueError(f"device {device!r} refuses the model or a property: {reason}") from error

@@ -13,6 +13,8 @@ from ovspec.memory.device_memory import device_bytes
 from ovspec.memory.model_plan import (
     PROCESS_BYTES,
     SAMPLED_ROWS,
+    STATES,
+    STATES_UNDRAFTED,
     CacheUse,
     ModelPlan,
     cache_use,
@@ -22,6 +24,7 @@ from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.operations.backends import Backends
 from ovspec.operations.expert_budgets import ExpertConfig
 from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
+from ovspec.runner.recurrent_states import MOST_STATES
 from ovspec_models import ModelInfo, WeightSizes
 from ovspec_ops import BLOCK_SIZE
 
@@ -142,7 +145,9 @@ def _cache_of(model: ModelInfo, settings: Mapping[str, object]) -> tuple[str, in
         settings.get("KEY_CACHE_PRECISION", settings.get("KV_CACHE_PRECISION", default))
     )
     mode = str(settings.get("KEY_CACHE_QUANT_MODE", "BY_CHANNEL"))
-    return precision, model.kv_cache_bytes_per_token(precision, mode)
+    groups = (str(settings.get(f"{side}_CACHE_GROUP_SIZE", "")) for side in ("KEY", "VALUE"))
+    sizes = (int(size) if size.isdecimal() else 0 for size in groups)  # others the device refuses
+    return precision, model.kv_cache_bytes_per_token(precision, mode, *sizes)
 
 
 def plan_memory(
@@ -216,6 +221,8 @@ def cache_room(
     draft_backends: Backends | None = None,
     adapters: int = 0,
     pictures: int = 0,
+    share: int = 1,
+    drafts: bool = True,
 ) -> int:
     """Bytes of the target's keys and values for which memory suffices while requests run together.
 
@@ -225,6 +232,8 @@ def cache_room(
         max_num_seqs: requests that run at a time.
         max_model_len: tokens that each may have; more than all of them have is no use.
         available: bytes that may be taken.
+        share: pipelines like this one among which they are divided.
+        drafts: whether requests have drafts, and so states of linear attention behind each of their tokens.
         draft, max_num_batched_tokens, backends, draft_backends, adapters, pictures: as of
             `plan_memory`.
 
@@ -234,16 +243,19 @@ def cache_room(
     models = _Models.of(info, draft, None, "CPU", backends, draft_backends)
     sampled = max(SAMPLED_ROWS, max_num_seqs * (MAX_NUM_ASSISTANT_TOKENS + 1))
     rows = max(max_num_batched_tokens, sampled)
+    states = max_num_seqs * STATES if drafts else MOST_STATES + max_num_seqs * STATES_UNDRAFTED
+    available //= share
 
     def total(blocks: int) -> int:
-        return adapters + pictures + _total(models.plans(blocks * BLOCK_SIZE, rows, sampled))
+        return adapters + pictures + _total(models.plans(blocks * BLOCK_SIZE, rows, sampled, states))
 
     if total(1) > available:
         loaded = "models" + ", adapters" * bool(adapters) + ", pictures" * bool(pictures)
+        each = f" to each of {share} replicas" if share > 1 else ""
         raise ValueError(
             f"--max-num-seqs {max_num_seqs}: {loaded} and a pass of {max_num_seqs} drafts of "
             f"{MAX_NUM_ASSISTANT_TOKENS} tokens need {total(1) / _GB:.2f} GB, {available / _GB:.2f} GB are "
-            "available; lower it, or bound keys and values with --cache-size SIZE"
+            f"available{each}; lower it, or bound keys and values with --cache-size SIZE"
         )
     most = max_num_seqs * -(-max_model_len // BLOCK_SIZE)
     blocks = bisect_right(range(1, most + 1), available, key=total)
@@ -280,10 +292,12 @@ class _Models:
         first = made[0]
         return cls(first[2].device, _cache_of(info, first[2].properties)[0], first[4], tuple(made))
 
-    def plans(self, tokens: int, rows: int, sampled: int = SAMPLED_ROWS) -> list[ModelPlan]:
+    def plans(
+        self, tokens: int, rows: int, sampled: int = SAMPLED_ROWS, states: int = STATES
+    ) -> list[ModelPlan]:
         """The plans of both for so many tokens in the cache, and a pass of so many rows."""
         return [
-            plan_model(model, sizes, how, cache, tokens, rows, token_bytes, sampled)
+            plan_model(model, sizes, how, cache, tokens, rows, token_bytes, sampled, states)
             for model, sizes, how, cache, token_bytes in self._made
         ]
 

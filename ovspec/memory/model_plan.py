@@ -30,6 +30,9 @@ SAMPLED_ROWS = 16
 # VerifyAttention merges results of parts of the context, of so many tokens each, in at most so many bytes.
 _PART_TOKENS = 512
 _PARTS_BYTES = 1 << 25
+#: States of linear attention that a request has at most: those that a pass reads and writes, and one that a
+#: commit comes back to. Without drafts a pass writes one, but for prompts with log probabilities.
+STATES, STATES_UNDRAFTED = MOST_STATES + 2, 3
 _CACHE_ENTRY_BYTES = 60 * 10**6  # while an entry is written, beside its largest weight
 
 # "none": the compiled model is not kept in CACHE_DIR; "fills": this start keeps it; "holds": it is there.
@@ -83,6 +86,7 @@ def plan_model(
     rows: int,
     token_bytes: int,
     sampled: int = SAMPLED_ROWS,
+    states: int = STATES,
 ) -> ModelPlan:
     """One model's plan for a context of so many tokens, or for several that have so many together.
 
@@ -91,6 +95,7 @@ def plan_model(
         rows: of a pass at most.
         token_bytes: of keys and values of one token, all layers together.
         sampled: rows of a pass whose logits are computed.
+        states: of linear attention that are held at a time.
     """
     made, held, transient = _weights(sizes, backends, cache)
     layer = _JOINED_LAYER_BYTES if backends.joins_layers else _LAYER_BYTES
@@ -103,12 +108,10 @@ def plan_model(
         mapped += sizes.total if backends.linear == "stock" else made
         start += 0 if cache == "holds" else _CACHE_ENTRY_BYTES + sizes.largest
     value_bytes = 4 if backends.arithmetic == "f32" else 2
-    # What a pass reads, what it writes, and what a commit comes back to.
-    states = (MOST_STATES + 2) * model.state_values * value_bytes
     return ModelPlan(
         weights=held + layer * model.num_hidden_layers,
         start=start,
-        cache=tokens * token_bytes + states,
+        cache=tokens * token_bytes + states * model.state_values * value_bytes,
         # The cache is copied tensor by tensor when it grows, and each ends with a whole page.
         working=_working_bytes(model, backends, rows, context, sampled)
         + tensor

@@ -198,7 +198,7 @@ class LoadedPipeline(Outline):
             max_num_seqs: requests that run at a time.
             size: bytes of the target's keys and values, those of ended requests included; `None`: what the
                 memory plan leaves.
-            share: pipelines of this machine among which that is divided.
+            share: pipelines of this machine among which the plan's memory is divided.
 
         Returns:
             The bound in tokens; no request may have more.
@@ -208,7 +208,8 @@ class LoadedPipeline(Outline):
         """
         kept = self._plan.prefix_cache if size is None else size
         if size is None:
-            size = self._room(max_num_seqs=max_num_seqs, max_model_len=self.max_model_len)
+            longest, drafts = self.max_model_len, self.drafts
+            size = self._room(max_num_seqs=max_num_seqs, max_model_len=longest, share=share, drafts=drafts)
         self._target.limit_cache(size, min(kept, size))
         if not (tokens := int(self._target.blocks.max_tokens)):
             block = f"a block of {self._target.block_size} tokens has {self._target.cache.block_bytes} bytes"

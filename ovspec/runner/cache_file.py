@@ -28,6 +28,7 @@ _ARITHMETIC = (
 )
 # Given properties that are no part of the identity: a place, and what has a part of its own.
 _OWN_PART = ("CACHE_DIR", "INFERENCE_NUM_THREADS", *_ARITHMETIC)
+_MORE_ROOM = "raise cache_size (of a server: --cache-size) or --memory-limit"
 
 
 def save_prefix(
@@ -56,9 +57,7 @@ def save_prefix(
         # The last token of a text is never taken from a cache.
         found = runner.share(sequence, [*tokens, 0])
         if not found:
-            raise ValueError(
-                f"{path}: nothing to save: the text has {len(tokens)} tokens, a block {runner.block_size}"
-            )
+            raise ValueError(f"{path}: nothing to save: {_why_nothing(runner, len(tokens))}")
         blocks = {spec.name: runner.cache.read(spec.name, sequence.table) for spec in runner.cache.specs}
         made_with, held = _identity(folder, runner, adapters), np.array(tokens[:found], np.int64)
         PrefixFile(held, blocks, sequence.long_rope, made_with).write(path)
@@ -87,10 +86,11 @@ def load_prefix(path: Path, folder: Path, runner: ModelRunner, adapters: LoadedB
     file.check(path, _identity(folder, runner, adapters), sizes, runner.block_size)
     length, sequence = len(file.tokens), CachedSequence(long_rope=file.long_rope, adapters=adapters)
     blocks, spare = runner.blocks.missing(sequence, length), runner.blocks.spare
-    if blocks > min(runner.blocks.max_cached, blocks if spare is None else spare):
+    if blocks > (most := min(runner.blocks.max_cached, blocks if spare is None else spare)):
+        kept = most * runner.block_size
         raise ValueError(
-            f"{path} has {length} tokens, more than the prefix cache keeps: raise cache_size, or shorten the "
-            "text"
+            f"{path} has {length} tokens, more than the prefix cache keeps, {kept}: {_MORE_ROOM}, or shorten "
+            "the text"
         )
     runner.cache.ensure(runner.blocks.required([(sequence, length)]))
     try:
@@ -102,6 +102,14 @@ def load_prefix(path: Path, folder: Path, runner: ModelRunner, adapters: LoadedB
     finally:
         runner.release(sequence)
     return length
+
+
+def _why_nothing(runner: ModelRunner, length: int) -> str:
+    """Why nothing of a text is in the cache."""
+    if not runner.blocks.max_cached:
+        return f"the prefix cache has no room for a block: {_MORE_ROOM}, and leave enable_prefix_caching on"
+    least = max(runner.block_size, runner.attention.prompt_piece)
+    return f"the text has {length} tokens, a block {least}"
 
 
 def _check_cache(path: Path, runner: ModelRunner) -> None:

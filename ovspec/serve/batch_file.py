@@ -89,9 +89,12 @@ class BatchOutput:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.done = self._read({entry.custom_id for entry in entries})
-        except OSError as error:
+        except BlockingIOError as error:
             self._file.close()
             raise ValueError(f"{path}: another run writes it; wait for it, or give another file") from error
+        except OSError as error:
+            self._file.close()
+            raise ValueError(f"{path}: {error.strerror}; give a file that can be written") from error
         except ValueError:
             self._file.close()
             raise

@@ -80,6 +80,24 @@ def test_what_is_no_configuration(adapters: list[ovspec.Adapter]) -> None:
         ovspec.AdapterConfig(["adapter.safetensors"])  # type: ignore[list-item]
 
 
+def test_what_is_given_twice(adapters: list[ovspec.Adapter]) -> None:
+    one, two = adapters
+    with pytest.raises(TypeError, match="adapter and adapters are both given: leave one out"):
+        ovspec.AdapterConfig(one, adapter=two)
+    for given in ((Mode.MODE_STATIC,), (one, Mode.MODE_STATIC)):
+        with pytest.raises(TypeError, match="mode is given twice: leave one out"):
+            ovspec.AdapterConfig(*given, mode=Mode.MODE_DYNAMIC)
+
+
+def test_a_refused_set_changes_nothing(adapters: list[ovspec.Adapter]) -> None:
+    one, two = adapters
+    config = ovspec.AdapterConfig(one, 0.5)
+    for bad in ([(two, 1.0), (one, float("nan"))], [(two, 1.0), (two, 2.0)]):
+        with pytest.raises(ValueError, match=r"expected a finite number|is in this AdapterConfig already"):
+            config.set_adapters_and_alphas(bad)
+        assert config.get_adapters_and_alphas() == [(one, 0.5)]
+
+
 def test_a_call_changes_what_the_mode_lets_it_change(adapters: list[ovspec.Adapter]) -> None:
     one, two = adapters
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import openvino as ov
 import pytest
 
+from ovspec.operations.attention_config import AttentionConfig
 from ovspec.runner.model_runner import ModelRunner
 
 # Precision, mode of quantised keys, and what the keys' tensors are: element type, rows and bytes of a block.
@@ -52,3 +53,14 @@ def test_refused(demo_ir: Path, hint: str, precision: str, mode: str | None, mes
     with pytest.raises(ValueError, match=message) as caught:
         make(demo_ir, hint, precision, mode)
     assert "\n" not in str(caught.value)
+
+
+def test_the_properties_that_were_given_are_named(demo_ir: Path) -> None:
+    sides = {"KEY_CACHE_PRECISION": "bf16", "VALUE_CACHE_PRECISION": "u8"}
+    properties = {"INFERENCE_PRECISION_HINT": "f32", **sides}
+    attention = AttentionConfig("stock")
+    said = (
+        "^KEY_CACHE_PRECISION=bf16, VALUE_CACHE_PRECISION=u8 does not go with this INFERENCE_PRECISION_HINT"
+    )
+    with pytest.raises(ValueError, match=said):
+        ModelRunner(demo_ir / "draft", "CPU", attention, properties=properties)

@@ -52,3 +52,11 @@ def test_generate_takes_adapters_with_alphas(files: list[Path], tmp_path: Path) 
 def test_what_is_refused(files: list[Path], adapter: str, options: tuple[str, ...], message: str) -> None:
     refused = ovspec(*ANSWER, *options, "--adapter", adapter.format(files[0]))
     assert refused.returncode == 2 and message in one_line(refused)
+
+
+def test_an_adapter_is_not_written_over(files: list[Path]) -> None:
+    held = files[0].read_bytes()
+    for adapter in (str(files[0]), f"{files[0]}=0.5"):
+        run = ovspec("cache", "save", *OPTIONS, "--adapter", adapter, "--prompt", STORY, files[0])
+        assert f"OUT {files[0]}: is the file that is read" in one_line(run)
+        assert files[0].read_bytes() == held

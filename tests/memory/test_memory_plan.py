@@ -151,6 +151,22 @@ def test_the_room_for_keys_and_values_leaves_drafts_of_all_requests_their_rows(
         room(2**62)
 
 
+def test_the_room_for_keys_and_values_leaves_all_requests_their_states(info: ModelInfo) -> None:
+    """Of linear attention: of each request as many as a draft has, without drafts a few."""
+    values = 2_000_000
+
+    def room(requests: int, state_values: int, drafts: bool) -> int:
+        model = replace(info, state_values=state_values)
+        return cache_room(model, requests, 2**20, 4_000_000_000, drafts=drafts)
+
+    def states(requests: int, drafts: bool) -> int:
+        return (room(requests, 0, drafts) - room(requests, values, drafts)) // (2 * values)
+
+    # A cache that grows has one of its tensors twice, and tensors end with whole pages.
+    assert 0.85 * 8 * 18 < states(8, drafts=True) <= 8 * 18
+    assert 0.7 * (16 + 8 * 3) < states(8, drafts=False) <= 16 + 8 * 3
+
+
 class TestPipeline:
     def test_ended_requests_keep_what_was_planned(self, demo_ir: Path) -> None:
         def kept(**arguments: Any) -> float:
@@ -212,6 +228,23 @@ class TestPipeline:
             for limit, of in ((less, None), (more, config), (more, None))
         ]
         assert rooms[0] == rooms[1] < rooms[2]
+
+    def test_pipelines_of_a_machine_divide_what_it_has(self, demo_ir: Path) -> None:
+        def start(limit: int) -> ovspec.LLMPipeline:
+            return ovspec.LLMPipeline(demo_ir, "CPU", max_context=256, memory_limit=limit, **F32)
+
+        alone, one_of_two = start(290_000_000).bound_cache(64), start(580_000_000).bound_cache(64, share=2)
+        assert alone == one_of_two < start(580_000_000).bound_cache(64)
+        with pytest.raises(ValueError, match=r"0\.06 GB are available to each of 9 replicas; lower"):
+            start(580_000_000).bound_cache(64, share=9)
+
+    @pytest.mark.parametrize("size", ["16", 32, 0])
+    def test_groups_of_a_quantised_cache_are_planned(self, demo_ir: Path, size: Any) -> None:
+        """The plan knows the bytes of a token that the compiled model has."""
+        groups = {"KEY_CACHE_GROUP_SIZE": size, "VALUE_CACHE_GROUP_SIZE": 16}
+        given: dict[str, Any] = {"KV_CACHE_PRECISION": "u8", "attention": "stock", **groups}
+        pipe = ovspec.LLMPipeline(demo_ir, "CPU", max_context=256, **given)
+        assert pipe.memory_plan.target.cache * 32 == (256 + 32) * pipe.runner.cache.block_bytes
 
     def test_max_context_is_kept(self, demo_ir: Path) -> None:
         pipe = ovspec.LLMPipeline(demo_ir, "CPU", max_context=40, **F32)

@@ -169,6 +169,10 @@ def having(name: str, value: object) -> Callable[[GgufModel], object]:
     return lambda model: model.metadata.update({name: value})
 
 
+def holding(name: str, size: int) -> Callable[[GgufModel], object]:
+    return lambda model: model.tensors.update({name: ("F32", np.ones(size, np.float32))})
+
+
 REFUSED: dict[str, tuple[Callable[[GgufModel], object], str]] = {
     "family": (having("general.architecture", "gemma3"), "is of the architecture 'gemma3'"),
     "families": (having("general.architecture", ["llama"]), "is of the architecture ['llama']"),
@@ -180,15 +184,31 @@ REFUSED: dict[str, tuple[Callable[[GgufModel], object], str]] = {
     "scaled": (having("llama.rope.scaling.type", "yarn"), "scaled rotary embeddings ('yarn')"),
     "size": (without("llama.block_count"), "llama.block_count is missing"),
     "read by GenAI alone": (without("general.file_type"), "openvino_genai can't read"),
-    "frequencies": (
-        lambda model: model.tensors.update({"rope_freqs.weight": ("F32", np.ones(32, np.float32))}),
-        "rope_freqs.weight",
-    ),
+    "frequencies": (holding("rope_freqs.weight", 32), "rope_freqs.weight"),
+    "a norm's bias": (holding("blk.0.attn_norm.bias", HIDDEN), "has the tensor blk.0.attn_norm.bias, which"),
+    "order": (holding("blk.1.attn_q.bias", HIDDEN), "the tensor blk.1.attn_q.bias in an order of its own"),
     "type": (
         lambda model: model.tensors.update({"output.weight": ("F32", np.ones((64, HIDDEN), np.float32))}),
         "output.weight is of the type F32",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ({}, False),
+        ({"tokenizer.ggml.add_bos_token": True}, True),
+        ({"tokenizer.ggml.pre": "llama-bpe"}, True),
+        ({"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.add_bos_token": False}, False),
+    ],
+)
+def test_a_token_that_the_reader_leaves_out(changes: dict[str, object], warned: bool, tmp_path: Path) -> None:
+    model, said = GgufModel(), list[str]()
+    model.metadata |= {"tokenizer.ggml.bos_token_id": 1} | changes
+    folder = export_gguf(model.write(tmp_path / "in.gguf"), tmp_path / "ir", print, said.append)
+    assert openvino_genai.Tokenizer(str(folder)).encode("the").input_ids.data[0, 0] != 1
+    assert any("puts a token (BOS) in front of every text" in line for line in said) == warned
 
 
 @pytest.mark.parametrize("name", REFUSED)

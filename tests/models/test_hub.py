@@ -129,6 +129,8 @@ def test_full_disk(environment: dict[str, str], tmp_path: Path) -> None:
 
 REFUSED = {
     "demo/none": "there is no such model, or it is private",
+    "demo/a--b": "no name on a hub (",
+    "demo/none.": "no name on a hub (",
     "demo/private": "there is no such model, or it is private",
     "demo/gated": "take them there, and log in",
     "demo/pair@v9": "has no revision v9",
@@ -211,6 +213,26 @@ def test_paths_are_no_names(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert HubName.of(text) is None
     assert HubName.of(Path("owner/name")) is None
     assert model_folder(Path("owner/name")) == Path("owner/name")
+
+
+def test_all_graphs_of_a_model_that_reads_pictures_are_fetched() -> None:
+    graphs = ["openvino_language_model", "openvino_text_embeddings_model", "openvino_vision_embeddings_model"]
+    files = [f"{graph}.{kind}" for graph in graphs for kind in ("xml", "bin")] + ["preprocessor_config.json"]
+    assert wanted_files(HubName("o/n"), [*files, "modeling.py", "model.safetensors"]) == files
+
+
+@pytest.mark.parametrize("command_line", ["info {}", "export -m {} out", "info {}/x.gguf"])
+def test_a_home_of_nobody_is_no_folder(command_line: str, tmp_path: Path) -> None:
+    line = one_line(ovspec(*command_line.format("~nobody-here").split(), cwd=tmp_path))
+    assert "~nobody-here" in line and ("does not exist" in line or "no folder" in line)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user that nobody knows")
+def test_without_a_home_a_place_for_the_cache_is_asked_for() -> None:
+    program = "from ovspec_models.sources.gguf_folder import user_cache; import os; os.setuid(54321)"
+    environment = {key: value for key, value in os.environ.items() if key not in ("HOME", "XDG_CACHE_HOME")}
+    done = command(sys.executable, "-c", f"{program}; user_cache()", env=environment)
+    assert "no home folder for ovspec's cache: set XDG_CACHE_HOME" in why(done)
 
 
 def test_parts_of_a_file_come_together() -> None:

@@ -228,6 +228,13 @@ def test_cache_bytes(tmp_path: Path, precision: str, mode: str, expected: int) -
     assert info.kv_cache_bytes_per_token(precision, mode) == expected
 
 
+def test_cache_bytes_with_groups(tmp_path: Path) -> None:
+    info = ModelInfo.read(folder_with(tmp_path, BASE))
+    assert info.kv_cache_bytes_per_token("u8", "BY_TOKEN", 8, 4) == 3 * 2 * (16 + 2 * 8 + 16 + 4 * 8)
+    assert info.kv_cache_bytes_per_token("u8", "BY_CHANNEL", 8, 4) == 3 * 2 * (20 + 16 + 4 * 8)
+    assert info.kv_cache_bytes_per_token("f16", "BY_TOKEN", 8, 4) == 3 * 2 * 2 * 32
+
+
 def test_cache_bytes_refuses_unknown_names(tmp_path: Path) -> None:
     info = ModelInfo.read(folder_with(tmp_path, BASE))
     with pytest.raises(ValueError, match="precision is 'fp32'"):

@@ -13,6 +13,7 @@ from settings import F32
 from tiny_pictures import PICTURES, without_pixels
 
 import ovspec
+from ovspec.bundle.bundle import copy_model
 
 OPTIONS = ("--max-new-tokens", "12", "--ignore-eos", "--drafter", "none", "-p", "What is it?")
 PROPERTIES = [part for name, value in F32.items() for part in ("--property", f"{name}={value}")]
@@ -38,6 +39,17 @@ def test_answers_are_those_of_the_pipeline(folder: Path, files: list[Path]) -> N
     found = command("generate", "-m", str(folder), *OPTIONS, *PROPERTIES, *images, "--json")
     expected = pipeline.generate("What is it?", images=PICTURES[0:5:4], max_new_tokens=12, ignore_eos=True)
     assert json.loads(found.stdout)["text"] == expected.texts[0]
+
+
+def test_a_bundle_has_all_graphs(folder: Path, tmp_path: Path) -> None:
+    """Of pictures too, and those of the text, which the bundled `ovspec generate` runs without any."""
+    copy_model(folder, tmp_path / "model")
+    options = {"images": PICTURES[:1], "max_new_tokens": 4, "ignore_eos": True}
+    found, expected = (
+        ovspec.VLMPipeline(of, "CPU", drafter="none", **F32).generate("What is it?", **options).texts
+        for of in (tmp_path / "model", folder)
+    )
+    assert found == expected
 
 
 def refused(folder: Path, file: Path) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from openvino_genai import ChatHistory
+from openvino_genai import ChatHistory, SchedulerConfig
 from prompts import STORY
 from safetensors.numpy import load_file, save_file
 from settings import F32
@@ -91,7 +91,25 @@ def test_files_that_do_not_fit_are_named_and_change_nothing(demo_ir: Path, tmp_p
     (other / "openvino_model.bin").write_bytes(weights)
     refused(ovspec.LLMPipeline(other, "CPU", **F32), "was saved with another weights than")
     pipeline.runner.limit_cache(None, 2 * pipeline.runner.cache.block_bytes)
-    refused(pipeline, "more than the prefix cache keeps")
+    refused(
+        pipeline, "more than the prefix cache keeps, 64: raise cache_size .* or --memory-limit, or shorten"
+    )
+
+
+def test_what_is_not_saved_has_a_reason(demo_ir: Path, tmp_path: Path) -> None:
+    def why(text: str, **options: Any) -> str:
+        pipeline = ovspec.LLMPipeline(demo_ir, "CPU", **options, **F32)
+        with pytest.raises(ValueError, match="nothing to save: ") as caught:
+            save_prefix(pipeline, tmp_path / "prefix", text, is_system_message=False)
+        return str(caught.value)
+
+    plan = ovspec.LLMPipeline(demo_ir, "CPU", max_context=800, **F32).memory_plan
+    small = {"max_context": 800, "memory_limit": plan.total}
+    assert "no room for a block: raise cache_size (of a server: --cache-size) or --mem" in why(STORY, **small)
+    config = SchedulerConfig()
+    config.enable_prefix_caching = False
+    assert "leave enable_prefix_caching on" in why(STORY, scheduler_config=config)
+    assert "tokens, a block 128" in why("Once upon a time " * 10, prefill="sparse")
 
 
 @pytest.fixture

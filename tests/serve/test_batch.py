@@ -17,6 +17,7 @@ from serve.conftest import F32, Served
 from settings import F32_CACHE
 
 from ovspec import Adapter, AdapterConfig, LLMPipeline
+from ovspec.serve.batch_file import BatchEntry, BatchOutput
 
 PROMPT = "Once upon a time, there was a little girl named Lily. She"
 
@@ -177,3 +178,18 @@ def test_answers_of_another_batch_are_kept(demo_ir: Path, tmp_path: Path) -> Non
         written.write_text(content, encoding="utf-8")
         assert message in one_line(ovspec(*arguments(demo_ir, asked, written)))
         assert written.read_text(encoding="utf-8") == content
+
+
+def test_a_file_that_only_grows_is_no_other_run(tmp_path: Path) -> None:
+    """What a killed run left of its last line can't be cut off there."""
+    written, entries = tmp_path / "out.jsonl", [BatchEntry("r0", "/v1/completions", {})]
+    written.write_text('{"id": "batch_req_')
+    if subprocess.run(["chattr", "+a", written], capture_output=True).returncode:
+        pytest.skip("needs files that only grow")
+    try:
+        with pytest.raises(ValueError, match=r"out\.jsonl: Operation not permitted; give a file that can be"):
+            BatchOutput(written, entries)
+    finally:
+        subprocess.run(["chattr", "-a", written], check=True)
+    with BatchOutput(written, entries), pytest.raises(ValueError, match="another run writes it; wait for it"):
+        BatchOutput(written, entries)

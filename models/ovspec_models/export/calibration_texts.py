@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 
+from ovspec_models.folder.files import at_home
 from ovspec_models.folder.jsonl import read_texts
 
 DATASETS = ("wikitext2", "c4", "c4-new", "gsm8k", "auto")
@@ -40,7 +40,7 @@ def read_dataset(dataset: str | list[str]) -> str | list[str]:
         return dataset
     if dataset in DATASETS:
         return dataset
-    path = Path(dataset).expanduser()
+    path = at_home(dataset)
     if not path.is_file():
         raise ValueError(
             f"dataset is {dataset!r}, expected one of {', '.join(DATASETS)}, a file with a text in every "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ovspec_models.export.reasons import first_line, packages_to_install, reason
+from ovspec_models.folder.files import at_home
 from ovspec_models.folder.folder_check import is_checkpoint, refuse_gguf
 from ovspec_models.folder.json_file import read_json
 from ovspec_models.folder.model_info import shape_of
@@ -111,7 +112,7 @@ def _quantised(config: Any) -> str | None:
 def _locate(model: str | Path, argument: str) -> tuple[str, bool]:
     if model == "":
         raise ValueError(f"{argument} is ''; {_GIVE}")
-    path = Path(model).expanduser()
+    path = at_home(model)
     if path.is_dir():
         if (path / "openvino_model.xml").is_file() and not is_checkpoint(path):
             raise ValueError(

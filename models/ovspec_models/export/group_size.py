@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ovspec_models.export.quiet import library_output
+from ovspec_models.folder.files import at_home
 from ovspec_models.folder.model_info import read_shape
 from ovspec_models.folder.sparse_verify import is_int
 
@@ -49,7 +50,7 @@ def group_size_for(
 
 
 def _folder_of_config(model: str | Path, cache_dir: str | Path | None) -> Path | None:
-    folder = Path(model).expanduser()
+    folder = at_home(model)
     if (folder / "config.json").is_file():
         return folder
     if folder.exists() or isinstance(model, Path):

@@ -7,6 +7,14 @@ import tempfile
 from pathlib import Path
 
 
+def at_home(path: str | Path) -> Path:
+    """A path whose "~" is the user's home; where nobody knows that home it stays, as in a shell."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically: the file is complete or unchanged.
 

@@ -151,26 +151,36 @@ class ModelInfo:
         """Whether some layers keep a state of the text instead of keys and values."""
         return self.num_kv_layers + self.num_kv_shared_layers < self.num_hidden_layers
 
-    def kv_cache_bytes_per_token(self, precision: str, key_cache_quant_mode: str = "BY_CHANNEL") -> int:
+    def kv_cache_bytes_per_token(
+        self,
+        precision: str,
+        key_cache_quant_mode: str = "BY_CHANNEL",
+        key_group: int = 0,
+        value_group: int = 0,
+    ) -> int:
         """Return the bytes of keys and values, all layers together, that one token takes in the cache.
 
         `precision`: ``f32``, ``f16``, ``bf16`` or ``u8``. `key_cache_quant_mode` counts for ``u8`` only:
         ``BY_CHANNEL`` (the CPU plugin's default: 8 rows of scales and zero points per 32 keys) or
-        ``BY_TOKEN`` (8 bytes per key). Values are quantised by token in both. ValueError for other names.
+        ``BY_TOKEN`` (8 bytes per key). Values are quantised by token in both. `key_group`, `value_group`:
+        numbers that share such 8 bytes where keys or values are quantised by token; 0: all of a head.
+        ValueError for other names.
         """
         if key_cache_quant_mode not in ("BY_CHANNEL", "BY_TOKEN"):
             raise ValueError(
                 f"key_cache_quant_mode is {key_cache_quant_mode!r}, expected 'BY_CHANNEL' or 'BY_TOKEN'"
             )
-        rows = sum(heads for heads, _ in self.kv_shapes)
         values = sum(heads * size for heads, size in self.kv_shapes)
         if precision in _BYTES:
             return 2 * values * _BYTES[precision]
         if precision != "u8":
             raise ValueError(f"precision is {precision!r}, expected 'f32', 'f16', 'bf16' or 'u8'")
-        with_scales = values + 8 * rows
+        keys, with_scales = (
+            values + 8 * sum(heads * -(-size // (group or size)) for heads, size in self.kv_shapes)
+            for group in (key_group, value_group)
+        )
         if key_cache_quant_mode == "BY_TOKEN":
-            return 2 * with_scales
+            return keys + with_scales
         block = values * (_BLOCK_SIZE + 8) + with_scales * _BLOCK_SIZE
         return -(-block // _BLOCK_SIZE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ovspec_models.folder.shown import cut, shown
@@ -11,6 +12,15 @@ _FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": 
 _MATRICES = ("Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0", "F16")
 _VECTORS = ("F32", "F16")
 _SPLITTERS = ("qwen2", "smollm")
+# By which llama.cpp puts BOS in front of texts where a file does not say.
+_BEGINNERS = ("llama3", "llama-v3", "llama-bpe")
+# Tensors that the reader computes with.
+_READ = re.compile(
+    r"(token_embd|output|output_norm|blk\.\d+\.(attn_norm|ffn_norm|attn_q_norm|attn_k_norm))\.weight"
+    r"|blk\.\d+\.(attn_q|attn_k|attn_v|attn_output|ffn_gate|ffn_up|ffn_down)\.(weight|bias)"
+)
+# In Llama's files the values of a head lie in another order: the reader undoes that for matrices only.
+_REORDERED = re.compile(r"blk\.\d+\.attn_[qk](_norm\.weight|\.bias)")
 _EXPORT = "export the checkpoint it was made from: `ovspec export -m ... OUT`"
 
 
@@ -62,6 +72,11 @@ def _unread(file: GgufFile, family: str) -> list[str]:
         found.append(f"scaled rotary embeddings ({shown(kind)})")
     if any(tensor.name == "rope_freqs.weight" for tensor in file.tensors):
         found.append("frequencies of its own for rotary embeddings (rope_freqs.weight)")
+    for name in (tensor.name for tensor in file.tensors):
+        if not _READ.fullmatch(name):
+            found.append(f"the tensor {cut(name)}")
+        elif family == "llama" and _REORDERED.fullmatch(name):
+            found.append(f"the tensor {cut(name)} in an order of its own")
     if data.get(f"{family}.attention.sliding_window"):
         found.append("a sliding window of attention")
     rotated = data.get(f"{family}.rope.dimension_count")
@@ -72,13 +87,18 @@ def _unread(file: GgufFile, family: str) -> list[str]:
 
 def warnings_of(file: GgufFile) -> list[str]:
     """What the user should know of a file that is read."""
-    pre = file.metadata["tokenizer.ggml.pre"]
-    if pre in _SPLITTERS:
-        return []
-    return [
-        f"{file.path.name}: its tokenizer splits text by the rule {shown(pre)}; openvino_genai's reader "
-        f"knows {' and '.join(_SPLITTERS)}, and takes a rule that is close for the others"
-    ]
+    found, pre = list[str](), file.metadata["tokenizer.ggml.pre"]
+    if pre not in _SPLITTERS:
+        found.append(
+            f"{file.path.name}: its tokenizer splits text by the rule {shown(pre)}; openvino_genai's reader "
+            f"knows {' and '.join(_SPLITTERS)}, and takes a rule that is close for the others"
+        )
+    if file.metadata.get("tokenizer.ggml.add_bos_token", pre in _BEGINNERS):
+        found.append(
+            f"{file.path.name}: its tokenizer puts a token (BOS) in front of every text; openvino_genai's "
+            "reader leaves it out, but where a chat template writes it"
+        )
+    return found
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ovspec_models.export.new_folder import FilledMeanwhileError, new_folder
 from ovspec_models.folder.config import OvspecConfig
+from ovspec_models.folder.files import at_home
 from ovspec_models.folder.ir_facts import IrFacts
 from ovspec_models.folder.model_info import ModelInfo
 from ovspec_models.sources.gguf_config import check_readable, config_of, generation_config_of, warnings_of
@@ -28,9 +29,16 @@ Say = Callable[[str], None]
 
 
 def user_cache() -> Path:
-    """The folder in which ovspec keeps what it made or fetched for a user."""
+    """The folder in which ovspec keeps what it made or fetched for a user.
+
+    Raises:
+        ValueError: the user has no home, and XDG_CACHE_HOME names no folder.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path("~/.cache").expanduser()) / "ovspec"
+    cache = Path(base) if base.startswith("/") else at_home("~/.cache")
+    if not cache.is_absolute():
+        raise ValueError("this user has no home folder for ovspec's cache: set XDG_CACHE_HOME to a folder")
+    return cache / "ovspec"
 
 
 def gguf_folder(path: Path, report: Say, warn: Say) -> Path:

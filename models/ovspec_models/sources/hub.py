@@ -20,6 +20,7 @@ _WANTED = (
     *("openvino_*.xml", "openvino_*.bin", "*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt"),
     *("vocab.txt", "draft/openvino_*.xml", "draft/openvino_*.bin", "draft/*.json", "draft/*.jinja"),
 )
+_GRAPHS = {"openvino_model.xml", "openvino_language_model.xml"}  # the latter beside those that read pictures
 _CHECKPOINTS = ("*.safetensors", "pytorch_model*.bin", "consolidated*.pth")
 _MOST_SHOWN = 6
 
@@ -62,10 +63,17 @@ def fetch(name: HubName, report: Callable[[str], None]) -> Path:
     """
     try:
         from huggingface_hub import constants
+        from huggingface_hub.utils import HFValidationError, validate_repo_id
     except ImportError:
         raise ValueError(
             f"model folder '{name}' does not exist; to fetch a model of that name from a hub, install "
             "huggingface_hub: `pip install huggingface_hub`"
+        ) from None
+    try:
+        validate_repo_id(name.repository)
+    except HFValidationError as error:
+        raise ValueError(
+            f"'{name}' is no folder here, and no name on a hub ({first_line(error)}): correct it"
         ) from None
     if constants.HF_HUB_OFFLINE:
         return _cached(name, "HF_HUB_OFFLINE is set")
@@ -129,7 +137,7 @@ def wanted_files(name: HubName, files: Sequence[str]) -> list[str]:
         if name.file not in ggufs:
             raise ValueError(f"'{name.repository}' has no file {name.file}; {_some(name, ggufs)}")
         return _parts(name.file, ggufs)
-    if "openvino_model.xml" in files:
+    if not _GRAPHS.isdisjoint(files):
         return [file for file in files if any(_fits(file, pattern) for pattern in _WANTED)]
     firsts = [file for file in ggufs if file == part_names(file)[0]]
     if len(firsts) == 1:

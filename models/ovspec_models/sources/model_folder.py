@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from ovspec_models.folder.files import at_home
 from ovspec_models.sources.gguf_file import is_gguf
 from ovspec_models.sources.gguf_folder import gguf_folder
 from ovspec_models.sources.hub import HubName, fetch
@@ -30,7 +31,7 @@ def model_folder(
         ValueError: the file can't be read, or the name not be had; the message says why.
         RuntimeError: openvino_genai could not read the file.
     """
-    path = Path(model).expanduser() if isinstance(model, str) else model
+    path = at_home(model) if isinstance(model, str) else model
     name = None if path.exists() else HubName.of(model)
     if name is not None:
         path = fetch(name, report)

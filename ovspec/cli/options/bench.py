@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +87,17 @@ def run_and_show(
     return report
 
 
-def check_writable(option: str, path: Path) -> None:
-    """Refuse a file that cannot be written, or that the command reads, before the measurement starts."""
+def check_writable(option: str, path: Path, read: Iterable[Path] = ()) -> None:
+    """Refuse a file that cannot be written, or that the command reads, before the measurement starts.
+
+    Args:
+        read: files that are read, beside the values of the command's options.
+    """
     if path.is_dir():
         raise ValueError(f"{option} {path}: is a folder; give a file's name")
     if path.exists() and not path.is_file():
         return  # a device or a pipe
-    for value in click.get_current_context().params.values():
+    for value in (*click.get_current_context().params.values(), tuple(read)):
         # An option that is repeatable has several.
         for one in value if isinstance(value, tuple) else (value,):
             if isinstance(one, Path) and one is not path and _are_one_file(one, path):

@@ -148,6 +148,8 @@ class TargetChoices:
         max_model_len: int,
         max_num_batched_tokens: int,
         assistant: AssistantChoices | HeadChoices | None,
+        share: int = 1,
+        drafts: bool = True,
     ) -> int:
         """Bytes of keys and values that a plan's memory has room for, as `memory_plan.cache_room`."""
         together = assistant if assistant and assistant.backends.device == self.backends.device else None
@@ -162,6 +164,8 @@ class TargetChoices:
             draft_backends=together.backends if together else None,
             adapters=plan.adapters,
             pictures=plan.pictures,
+            share=share,
+            drafts=drafts,
         )
 
     def load(self, compiling: Callable[[], None] | None = None) -> ModelRunner:

@@ -10,6 +10,9 @@ from ovspec.devices.devices import openvino_core
 from ovspec.operations.backends import Backends
 from ovspec_transforms import HeadParts
 
+# The plugin keeps 0.1 MB and more for each number of rows that it has met. So prompts' are rounded up.
+_FEW, _STEP = 16, 64
+
 
 class JoinedStates:
     """Makes features of states.
@@ -27,7 +30,10 @@ class JoinedStates:
 
     def __call__(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
         """Features f32 `[rows, size]` of states f32 `[rows, sum of hidden sizes]`, a copy."""
+        count = len(states)
+        if count > _FEW:
+            states = np.pad(states, ((0, -count % _STEP), (0, 0)))
         self._request.set_input_tensor(ov.Tensor(states[np.newaxis]))
         self._request.infer(share_outputs=True)
-        features: NDArray[np.float32] = self._request.get_output_tensor().data[0].copy()
+        features: NDArray[np.float32] = self._request.get_output_tensor().data[0, :count].copy()
         return features

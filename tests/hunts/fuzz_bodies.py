@@ -45,6 +45,8 @@ from ovspec_models import demo_pair_path
 
 COMPUTED, TOKENS, ALONE = 100, 4, 1000
 _PREFIX_CACHE_BYTES = 4 * 2**20
+#: Calls after which every request of a tokenizer was used.
+_TURNS = 16
 #: Larger bodies may take longer; tests of the limits send them.
 _MOST_BYTES = 2**18
 PATHS = {
@@ -197,7 +199,7 @@ class Bodies:
         backend = self._stack.enter_context(in_this_process(load, max_num_seqs=16))
         model = ServedModel(backend.requests, folder, "demo", TEMPLATE)
         engine = typing.cast(EngineThread, backend.answers)
-        # It is full before memory is measured.
+        # It is full before memory is measured, and so is what `_largest` fills.
         engine.engine.target.limit_cache(None, _PREFIX_CACHE_BYTES)
 
         def app_of(answers: Answers) -> Any:
@@ -206,6 +208,7 @@ class Bodies:
         self._computes, self._checks = app_of(FewTokens(engine)), app_of(CheckedOnly(engine))
         self._innocent = app_of(engine)
         self._tried = 0
+        self._loop.run_until_complete(self._largest())
         self._alone = self._innocent_answer(self._loop.run_until_complete(self._ask_innocent()))
 
     def make(self, chance: random.Random) -> Given:
@@ -242,6 +245,20 @@ class Bodies:
         for small in candidates:
             if len(small) < len(data):
                 yield {**given, "body": base64.b64encode(small).decode()}
+
+    async def _largest(self) -> None:
+        """The largest texts, of short and long words, to every request of the tokenizers.
+
+        Each keeps buffers of the largest text that it has had; they take turns.
+        """
+        for text in ("a " * (_MOST_BYTES // 4), "a" * (_MOST_BYTES // 2), "<|endoftext|>" * 9000):
+            for _ in range(_TURNS):
+                for path, body in (
+                    ("/tokenize", {"prompt": text}),
+                    ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}),
+                    ("/detokenize", {"tokens": [5] * (_MOST_BYTES // 4)}),
+                ):
+                    check_answer(path, *await ask(self._checks, path, json.dumps(body).encode()))
 
     async def _ask_all(self, path: str, data: bytes, computed: bool) -> str:
         if not computed:

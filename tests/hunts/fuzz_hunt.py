@@ -35,7 +35,7 @@ Given = dict[str, Any]
 #: Seconds without progress after which a child hangs.
 HANGS = 30.0
 #: Share of its memory that a child may gain behind the first half of its inputs. Fewer inputs prove nothing:
-#: caches fill at first. 436,000 bodies of one seed gained less, 600,000 of another 10%, not explained yet.
+#: caches fill at first.
 GROWTH, WARM_UP, LEAST_INPUTS = 0.02, 0.5, 200_000
 MOST_FINDINGS = 20
 _TOLD_EVERY = 500

@@ -47,10 +47,7 @@ def tokenizer_without_word_cache(folder: Path) -> openvino_genai.Tokenizer:
 
 def forget_words(root: ET.Element) -> bool:
     """Set the cache of words to none; whether a tokenizer has one."""
-    found = [layer for layer in root.iter("layer") if layer.get("type") == "BPETokenizer"]
-    for layer in found:
-        data = layer.find("data")
-        if data is None:
-            data = ET.SubElement(layer, "data")
-        data.set("cache_capacity", "0")
+    found = root.findall(".//layer[@type='BPETokenizer']/data")
+    for attributes in found:
+        attributes.set("cache_capacity", "0")
     return bool(found)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import openvino as ov
+from hunts.fuzz_hunt import memory_mb
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 from settings import F32
 
-from ovspec.devices.freed_memory import give_back_freed_memory
 from ovspec.drafters.head_fit import read_head
 from ovspec.drafters.joined_states import JoinedStates
 from ovspec.operations.backends import Backends
@@ -42,11 +40,10 @@ def test_prompts_of_many_lengths_leave_no_memory() -> None:
     assert parts.fc is not None
     join, read = JoinedStates(parts, Backends(properties=F32)), parts.fc.inputs[0].get_partial_shape()[2]
 
-    def memory_mb(counts: range) -> float:
+    def after(counts: range) -> float:
         for count in counts:
             join(np.zeros((count, read.get_length()), np.float32))
-        give_back_freed_memory()
-        return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) / 1024
+        return memory_mb()
 
-    before = memory_mb(range(200, 220))
-    assert memory_mb(range(1, 200)) - before < 8.0
+    before = after(range(200, 220))
+    assert after(range(1, 200)) - before < 8.0

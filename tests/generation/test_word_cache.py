@@ -9,18 +9,13 @@ import numpy as np
 import openvino_genai
 import pytest
 from generation.conftest import Known
+from hunts.fuzz_hunt import memory_mb
 
-from ovspec.devices.freed_memory import give_back_freed_memory
 from ovspec.generation.inputs import read_tokenizer
 from ovspec.generation.split_names import tokenizer_without_marks
 from ovspec_models import demo_pair_path
 
 WORDS, LETTERS = 40, 100_000
-
-
-def _memory_mb() -> float:
-    give_back_freed_memory()
-    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) / 1024
 
 
 def _growth(tokenizer: openvino_genai.Tokenizer) -> float:
@@ -32,9 +27,9 @@ def _growth(tokenizer: openvino_genai.Tokenizer) -> float:
             tokenizer.encode("".join(chance.choices(string.ascii_lowercase, k=LETTERS)))
 
     words(4)
-    before = _memory_mb()
+    before = memory_mb()
     words(WORDS)
-    return _memory_mb() - before
+    return memory_mb() - before
 
 
 @pytest.mark.parametrize("marks", [False, True], ids=["plain", "without marks"])

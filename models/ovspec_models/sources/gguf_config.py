@@ -70,8 +70,6 @@ def _unread(file: GgufFile, family: str) -> list[str]:
         found.append(f"{shown(experts)} experts")
     if (kind := data.get(f"{family}.rope.scaling.type")) not in (None, "none"):
         found.append(f"scaled rotary embeddings ({shown(kind)})")
-    if any(tensor.name == "rope_freqs.weight" for tensor in file.tensors):
-        found.append("frequencies of its own for rotary embeddings (rope_freqs.weight)")
     for name in (tensor.name for tensor in file.tensors):
         if not _READ.fullmatch(name):
             found.append(f"the tensor {cut(name)}")

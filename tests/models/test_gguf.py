@@ -182,6 +182,8 @@ REFUSED: dict[str, tuple[Callable[[GgufModel], object], str]] = {
     "half a tokenizer": (without("tokenizer.ggml.merges"), "tokenizer.ggml.merges is missing"),
     "mixture": (having("llama.expert_count", 8), "8 experts"),
     "scaled": (having("llama.rope.scaling.type", "yarn"), "scaled rotary embeddings ('yarn')"),
+    "factor": (having("llama.rope.scaling.factor", 4.0), "scaled rotary embeddings ('linear')"),
+    "old factor": (having("llama.rope.scale_linear", 4.0), "scaled rotary embeddings ('linear')"),
     "size": (without("llama.block_count"), "llama.block_count is missing"),
     "read by GenAI alone": (without("general.file_type"), "openvino_genai can't read"),
     "frequencies": (holding("rope_freqs.weight", 32), "rope_freqs.weight"),

@@ -68,7 +68,10 @@ def _unread(file: GgufFile, family: str) -> list[str]:
     data, found = file.metadata, []
     if experts := data.get(f"{family}.expert_count"):
         found.append(f"{shown(experts)} experts")
-    if (kind := data.get(f"{family}.rope.scaling.type")) not in (None, "none"):
+    # llama.cpp takes a factor without a type as linear.
+    factors = [data.get(f"{family}.rope.{name}") for name in ("scaling.factor", "scale_linear")]
+    scaled = "linear" if any(factor not in (None, 0, 1) for factor in factors) else "none"
+    if (kind := data.get(f"{family}.rope.scaling.type", scaled)) != "none":
         found.append(f"scaled rotary embeddings ({shown(kind)})")
     for name in (tensor.name for tensor in file.tensors):
         if not _READ.fullmatch(name):

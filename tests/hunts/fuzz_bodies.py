@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from hunts.caches import fill_caches
 from hunts.fuzz_fields import GOOD, OF_RESPONSES
 from hunts.fuzz_hunt import Finding, Given
 from hunts.fuzz_values import (
@@ -45,6 +46,8 @@ from ovspec_models import demo_pair_path
 
 COMPUTED, TOKENS, ALONE = 100, 4, 1000
 _PREFIX_CACHE_BYTES = 4 * 2**20
+#: What a computed body and the innocent request can hold at most.
+_CACHED_TOKENS = 8192
 #: Calls after which every request of a tokenizer was used.
 _TURNS = 16
 #: Larger bodies may take longer; tests of the limits send them.
@@ -199,8 +202,9 @@ class Bodies:
         backend = self._stack.enter_context(in_this_process(load, max_num_seqs=16))
         model = ServedModel(backend.requests, folder, "demo", TEMPLATE)
         engine = typing.cast(EngineThread, backend.answers)
-        # It is full before memory is measured, and so is what `_largest` fills.
+        # They are full before memory is measured, and so is what `_largest` fills.
         engine.engine.target.limit_cache(None, _PREFIX_CACHE_BYTES)
+        fill_caches(engine.engine, _CACHED_TOKENS)
 
         def app_of(answers: Answers) -> Any:
             return Server(model, Backend(backend.requests, answers, backend.gauges), ServerLimits()).app()

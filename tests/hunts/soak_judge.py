@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hunts.caches import runners
 from hunts.soak_faults import IN_PASS, ROW_FAULTS
-from hunts.soak_models import ROOMY, Alone, pipeline, runners
+from hunts.soak_models import ROOMY, Alone, pipeline
 from hunts.soak_requests import Ask, Asked, Load
 from hunts.soak_run import Outcome, Run
 from openvino_genai import GenerationFinishReason

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from hunts.caches import fill_caches, runners
 from openvino_genai import GenerationFinishReason, Tokenizer
 
 import ovspec
@@ -18,7 +19,6 @@ from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request, RequestOutput
 from ovspec.generation.inputs import encode
 from ovspec.modes.verify_mode import VerifyMode
-from ovspec.runner.model_runner import ModelRunner
 from ovspec_models import demo_pair_path
 
 if TYPE_CHECKING:
@@ -98,12 +98,6 @@ def plain_float() -> ovspec.LLMPipeline:
     return ovspec.LLMPipeline(demo_pair_path(), "CPU", drafter="none", INFERENCE_NUM_THREADS=1, **_F32)
 
 
-def runners(engine: LLMEngine) -> list[ModelRunner]:
-    """The models of an engine: its target, and those that draft."""
-    drafters = [engine.drafter, *getattr(engine.drafter, "drafters", ())]
-    return [engine.target, *(drafter.runner for drafter in drafters if hasattr(drafter, "runner"))]
-
-
 def grow(name: str) -> None:
     """Let a pipeline take all the memory and threads that requests can make it take."""
     made = pipeline(name)
@@ -111,7 +105,7 @@ def grow(name: str) -> None:
     made.engine.engine.warm_up()
     for runner in runners(made.engine.engine):
         runner.limit_cache(None, 0)
-        runner.cache.ensure(ROOMY // runner.block_size)
+    fill_caches(made.engine.engine, ROOMY)
 
 
 class Answer:

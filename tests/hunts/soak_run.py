@@ -8,8 +8,9 @@ import time
 from collections import Counter
 from typing import Any
 
+from hunts.caches import runners
 from hunts.soak_faults import failing_pass, options_with, poisoned, raise_in_callback
-from hunts.soak_models import ROOMY, VERIFY, VOCAB, Answer, pipeline, runners
+from hunts.soak_models import ROOMY, VERIFY, VOCAB, Answer, pipeline
 from hunts.soak_requests import Asked, Load
 from openvino_genai import StreamingStatus
 

@@ -84,17 +84,19 @@ def weights_table(report: Report) -> list[str]:
 
 
 def prompt_table(report: Report) -> list[str]:
-    """Seconds to the first token by length of the prompt, and the ratios to OpenVINO GenAI."""
+    """Seconds to the first token by length of the prompt, and the ratios to the first mode."""
     found = {(r["context"], r["mode"]): r for r in report["records"]}
+    modes = list(dict.fromkeys(mode for _, mode in found))
     rows = []
-    for context in dict.fromkeys(r["context"] for r in report["records"]):
-        genai, dense, sparse = (found[context, mode] for mode in ("genai", "dense", "sparse"))
-        seconds = [median(one["seconds"] for one in r["rounds"]) for r in (genai, dense, sparse)]
-        ratios = [f"{r['seconds_ratio']['median']:.2f}" for r in (dense, sparse)]
-        read = f"{sparse['rounds'][0]['density']:.2f}"
-        rows.append([f"{context:,}", *(f"{value:.2f}" for value in seconds), *ratios, read])
-    titles = ["tokens", "GenAI s", "dense s", "sparse s", "dense / GenAI", "sparse / GenAI"]
-    return markdown([*titles, "share of the context read"], rows)
+    for context in dict.fromkeys(context for context, _ in found):
+        records = [found[context, mode] for mode in modes]
+        seconds = [f"{median(one['seconds'] for one in record['rounds']):.2f}" for record in records]
+        ratios = [f"{record['seconds_ratio']['median']:.2f}" for record in records[1:]]
+        read = f"{found[context, 'sparse']['rounds'][0]['density']:.2f}"
+        rows.append([f"{context:,}", *seconds, *ratios, read])
+    first, *others = ("GenAI" if mode == "genai" else mode for mode in modes)
+    titles = [f"{name} s" for name in (first, *others)] + [f"{name} / {first}" for name in others]
+    return markdown(["tokens", *titles, "share of the context read"], rows)
 
 
 def decode_table(report: Report) -> list[str]:
@@ -180,6 +182,12 @@ FIGURES = {
         "ovspec bench prompt --shape qwen3-0.6b --layers 4 --mode genai,dense,sparse --repeat 3",
         prompt_table,
     ),
+    "long_prompt": Figure(
+        "performance.md",
+        "ovspec bench prompt --shape qwen3-0.6b-128k --layers 1 --context 65536,131056 --mode dense,sparse "
+        "--repeat 1",
+        prompt_table,
+    ),
     "experts": Figure(
         "performance.md",
         "ovspec bench verify --shape qwen3-moe-64x8 --context 128 --tokens 1,8 --expert-budget 16",
@@ -194,6 +202,11 @@ FIGURES = {
     "memory": Figure(
         "performance.md",
         "ovspec bench memory --shape qwen3-0.6b --layers 6 --context 16384 --repeat 3",
+        memory_table,
+    ),
+    "long_memory": Figure(
+        "performance.md",
+        "ovspec bench memory --shape qwen3-0.6b-128k --layers 1 --context 131056 --repeat 1",
         memory_table,
     ),
     "fidelity": Figure(

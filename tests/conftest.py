@@ -18,6 +18,8 @@ from settings import F32
 import ovspec
 from ovspec_models import demo_pair_path
 
+pytest_plugins = ("crash_reports",)
+
 # Pipelines of the demo pair that a worker keeps at most; one takes 50 to 90 MB.
 KEPT_PIPELINES = 4
 

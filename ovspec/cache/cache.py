@@ -99,7 +99,7 @@ class CachedSequence:
             self.states.kept = length
 
     def keep_states(self, since: int | None) -> None:
-        """Keep all states from behind `since` tokens on, to roll back to any of them; `None`: the last."""
+        """Keep states from behind `since` tokens on, to roll back to; `None`: the last."""
         if self.states is not None:
             self.states.since = since
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 #: The state before any text: zeros, which nothing overwrites.
 EMPTY = 0
+#: States that are kept at most behind the rows of a pass, or behind the tokens of a draft of one token a pass.
+#: Of more, every few have one, and what a rollback to between them loses is read again.
+MOST_STATES = 16
 
 
 @dataclass(slots=True)
@@ -19,7 +22,7 @@ class SequenceStates:
         shared: how many others hold a slot too, of all sequences together; no pass writes to a held slot.
         slots: by the number of tokens that a state has seen.
         kept: tokens that a later rollback comes back to; their state is held until then.
-        since: tokens behind which a draft of one token a pass began: all states from there on are kept.
+        since: tokens behind which a draft of one token a pass began: states from there on are kept.
     """
 
     free: list[int]
@@ -59,6 +62,10 @@ class SequenceStates:
         least = length if self.since is None else min(length, self.since)
         kept = max((held for held in self.slots if held <= self.kept), default=0)
         self._drop({held for held in self.slots if held < least and held != kept})
+        drafted = sorted(held for held in self.slots if least <= held <= length)
+        if len(drafted) > MOST_STATES:  # the one between the nearest two, the later of equal ones
+            gaps = zip(drafted, drafted[1:-1], drafted[2:], strict=False)
+            self._drop({min(gaps, key=lambda three: (three[2] - three[0], -three[1]))[1]})
 
     def clear(self) -> None:
         """Drop all."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ovspec.cache.sequence_states import MOST_STATES
 from ovspec.devices.devices import is_cpu, is_gpu
 from ovspec.devices.properties import default_cache_precision, precision_name
 from ovspec.memory.device_memory import device_bytes
@@ -24,7 +25,6 @@ from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.operations.backends import Backends
 from ovspec.operations.expert_budgets import ExpertConfig
 from ovspec.passes.prompt_pieces import DEFAULT_MAX_NUM_BATCHED_TOKENS
-from ovspec.runner.recurrent_states import MOST_STATES
 from ovspec_models import ModelInfo, WeightSizes
 from ovspec_ops import BLOCK_SIZE
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ovspec.cache.sequence_states import MOST_STATES
 from ovspec.devices.devices import openvino_core
 from ovspec.devices.huge_pages import with_huge_pages
 from ovspec.graphs.model_cache import ModelCache
@@ -13,7 +14,6 @@ from ovspec.operations.attention_config import AttentionConfig
 from ovspec.operations.backends import Backends
 from ovspec.operations.expert_budgets import ExpertConfig
 from ovspec.operations.ffn_budgets import FfnConfig
-from ovspec.runner.recurrent_states import MOST_STATES
 from ovspec_models import ModelInfo, WeightSizes
 from ovspec_ops import BLOCK_SIZE
 

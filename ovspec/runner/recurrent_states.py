@@ -18,13 +18,10 @@ from numpy.typing import NDArray
 
 from ovspec.cache.cache import CacheTensor
 from ovspec.cache.cache_memory import HostBlocks
-from ovspec.cache.sequence_states import EMPTY, SequenceStates
+from ovspec.cache.sequence_states import EMPTY, MOST_STATES, SequenceStates
 from ovspec.graphs.compile import state_tensors
 from ovspec.passes.tables import Rows
 
-#: States of a sequence that a pass writes at most. A pass of more rows has one behind every few of them, and
-#: what a rollback to between them loses is read again.
-MOST_STATES = 16
 _FIRST_SLOTS = 4
 
 

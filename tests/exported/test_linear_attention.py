@@ -23,7 +23,7 @@ from tiny_checkpoints import TINY, export_tiny, save_checkpoint
 import ovspec
 from ovspec.bench.backends import random_context
 from ovspec.cache.cache import CachedSequence, CacheTensor
-from ovspec.cache.sequence_states import SequenceStates
+from ovspec.cache.sequence_states import MOST_STATES, SequenceStates
 from ovspec.drafters.user import UserDrafter
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request
@@ -37,7 +37,7 @@ from ovspec.passes.tables import Rows
 from ovspec.pipeline.prefix_files import load_prefix, save_prefix
 from ovspec.proofs.row_invariance import RowProof
 from ovspec.runner.model_runner import ModelRunner
-from ovspec.runner.recurrent_states import MOST_STATES, RecurrentStates, kept_every
+from ovspec.runner.recurrent_states import RecurrentStates, kept_every
 from ovspec_models import ModelInfo, demo_pair_path, export_model
 from ovspec_transforms.graph import ancestors, nodes_of_type
 
@@ -263,6 +263,26 @@ def test_slots(runner: ModelRunner, prompt: NDArray[np.int64]) -> None:
     runner.release(sequence)
     runner.recurrent.inputs([])
     assert runner.recurrent.held == 0
+
+
+def test_a_long_draft_holds_no_more_states_than_a_pass(
+    runner: ModelRunner, prompt: NDArray[np.int64]
+) -> None:
+    assert runner.recurrent is not None
+    sequence = CachedSequence()
+    runner.forward([Rows(sequence, prompt[:5], 1)])
+    sequence.keep_states(sequence.length)
+    for token in prompt[5:65]:
+        logits = runner.forward([Rows(sequence, np.array([token]), 1)]).logits
+        assert runner.recurrent.held <= MOST_STATES + 2
+    last = np.array(logits)
+    sequence.rollback(30)
+    assert 22 <= sequence.length <= 30
+    again = runner.forward([Rows(sequence, prompt[sequence.length : 65], 1)]).logits
+    assert np.array_equal(again, last)
+    sequence.rollback(5)
+    assert sequence.length == 5
+    runner.release(sequence)
 
 
 @given(rows=st.integers(1, 700), data=st.data())

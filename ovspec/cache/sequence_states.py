@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 #: The state before any text: zeros, which nothing overwrites.
 EMPTY = 0
-#: States that are kept at most behind the rows of a pass, or behind the tokens of a draft of one token a pass.
-#: Of more, every few have one, and what a rollback to between them loses is read again.
+#: States that are kept at most behind rows of a pass, or behind tokens of a draft of one token a pass. Where
+#: there are more, every few have one, and what a rollback to between them loses is read again.
 MOST_STATES = 16
 
 

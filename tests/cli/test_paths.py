@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -212,3 +213,13 @@ def test_a_full_standard_output_is_named() -> None:
     for words in ("info", f"generate -m {demo_pair_path()} -p Once"):
         line = one_line(command("sh", "-c", f"{program} {words} >/dev/full"))
         assert "standard output can't be written (No space left on device): make room" in line, words
+
+
+@pytest.mark.parametrize("name", ["openvino_model.bin", "config.json"])
+def test_no_file_of_the_model_is_written_over(name: str, demo_ir: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(demo_ir / "draft", tmp_path / "model"))
+    before = (model / name).read_bytes()
+    for words in (["cache", "save", "--prompt", "Once"], ["bench", "verify", "--json"]):
+        line = one_line(ovspec(*words, str(model / name), "--model", str(model)))
+        assert f"{model / name}: is the file that is read" in line
+        assert (model / name).read_bytes() == before

@@ -18,6 +18,8 @@ from ovspec_models.shapes import SHAPES
 from ovspec_models.synthetic import WEIGHT_FORMATS
 from ovspec_ops.self_check import self_check
 
+# Ends of names of files that a model's folder holds.
+_OF_A_MODEL = (".xml", ".bin", "config.json", "tokenizer.json")
 SIZES = ("layers", "vocab_size", "weight_format")
 
 
@@ -100,7 +102,7 @@ def check_writable(option: str, path: Path, read: Iterable[Path] = ()) -> None:
     for value in (*click.get_current_context().params.values(), tuple(read)):
         # An option that is repeatable has several.
         for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, Path) and one is not path and _are_one_file(one, path):
+            if isinstance(one, Path) and one is not path and _is_read_with(one, path):
                 raise ValueError(f"{option} {path}: is the file that is read; give another")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
@@ -111,8 +113,10 @@ def check_writable(option: str, path: Path, read: Iterable[Path] = ()) -> None:
         ) from error
 
 
-def _are_one_file(one: Path, other: Path) -> bool:
-    return one.is_file() and other.is_file() and one.samefile(other)
+def _is_read_with(read: Path, path: Path) -> bool:
+    """Whether `path` is what is read, or a file of the model in that folder."""
+    one = read / path.name if read.is_dir() and path.name.endswith(_OF_A_MODEL) else read
+    return one.is_file() and path.is_file() and one.samefile(path)
 
 
 def check_operations() -> None:

@@ -155,11 +155,11 @@ class MessageParser:
         if not self._reasons:
             return text
         body = text.lstrip()
-        if not self._starts:
-            if not finished and _THINK.startswith(body[: len(_THINK)]) and len(body) < len(_THINK):
-                return ""
-            if not body.startswith(_THINK):
-                return text
+        # A model may write the mark again that the prompt ended with.
+        if not finished and len(body) < len(_THINK) and _THINK.startswith(body):
+            return ""
+        if not self._starts and not body.startswith(_THINK):
+            return text
         body = body.removeprefix(_THINK)
         thought, found, rest = body.partition(_THOUGHT)
         if not found and not finished:

@@ -107,7 +107,7 @@ class ChatObjects(Objects):
         if not content and not delta.finish_reason:
             content = {"content": ""}
         choice = {"index": index, "delta": content, "logprobs": self._logprobs_of(delta)}
-        reason = _reason(delta.finish_reason, bool(stream.calls))
+        reason = _reason(delta.finish_reason, stream.calls)
         return [{"choices": [{**choice, "finish_reason": reason, **self._origins(delta)}]}]
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
@@ -127,7 +127,7 @@ class ChatObjects(Objects):
                     "index": index,
                     "message": message,
                     "logprobs": self._logprobs_of(delta),
-                    "finish_reason": _reason(choice.finish_reason, bool(stream.calls)),
+                    "finish_reason": _reason(choice.finish_reason, stream.calls),
                     **self._origins(delta),
                 }
             )
@@ -188,9 +188,10 @@ def _new_of_call(new: NewCall) -> Json:
     }
 
 
-def _reason(reason: str | None, calls: bool) -> str | None:
-    """Why a message ended; who asked for calls looks for this word."""
-    return "tool_calls" if calls and reason == "stop" else reason
+def _reason(reason: str | None, calls: Sequence[ToolCall]) -> str | None:
+    """Why a message ended; who asked for calls looks for this word, and makes them."""
+    may_be_made = reason == "stop" and calls and all(call.is_whole for call in calls)
+    return "tool_calls" if may_be_made else reason
 
 
 def logprob_entry(one: NamedLogprobs) -> Json:

@@ -317,8 +317,8 @@ class ServedModel:
 
     def _named(self, error: Exception, body: GenerationBody) -> ApiError:
         """A refusal of the pipeline, under the body's name of the field."""
-        message = str(error)
-        for field in (*_SAME, *_RENAMED, "stop_token_ids", "num_assistant_tokens"):
+        message = str(error).replace("set do_sample", "set temperature above 0")
+        for field in (*_SAME, *_RENAMED, "temperature", "stop_token_ids", "num_assistant_tokens"):
             if message.startswith(field):
                 name = _RENAMED.get(field, field)
                 return ApiError(400, name + message.removeprefix(field), name, "invalid_value")

@@ -203,6 +203,22 @@ def test_a_reader_that_is_late_gets_one_output() -> None:
     asyncio.run(run())
 
 
+def test_prompts_without_an_answer_and_all_beams_are_counted() -> None:
+    counts = Counts("m", {})
+    settings = resolve(GenerationConfig(max_new_tokens=4), (), False)
+    beams = output([1, 2], ends=True)
+    beams.beams = [output([1, 2], ends=True), output([3, 4, 5], ends=True)]
+    ends = (output([], ends=True), beams, RequestOutput("r", error=RuntimeError("never read")))
+    for number, last in enumerate(ends):
+        clock = AnswerClock(counts, Request(str(number), [1, 2, 3], settings))
+        clock.output(last)
+        clock.end("length")
+    text = counts.text().decode()
+    for name, count in (("prompt_tokens", 6), ("prefix_cache_queries", 6), ("generation_tokens", 5)):
+        assert f'vllm:{name}_total{{model_name="m"}} {count}.0' in text, name
+    assert 'vllm:time_to_first_token_seconds_count{model_name="m"} 1.0' in text
+
+
 def test_admission_counts_answers() -> None:
     admission = Admission(ServerLimits(max_num_seqs=2, max_queued=1))
     slots = admission.admit(2)

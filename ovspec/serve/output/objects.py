@@ -17,11 +17,16 @@ from ovspec.serve.output.choice import Choice, Delta
 from ovspec.serve.output.message_parser import NewCall, PartsStream, ToolCall, text_of
 from ovspec.serve.output.prompt_logprobs import NamedLogprobs
 from ovspec.serve.requests.api_error import ApiError
+from ovspec_models.folder.jsonl import json_line
 
 Json = dict[str, Any]
 
 
-_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _to_json(value: object) -> str:
+    return json_line(_encode(value))
 
 
 class Objects(ABC):

@@ -33,7 +33,7 @@ FIELDS = {
     "too many tokens": ({"max_tokens": 9000}, "max_tokens"),
     "both limits": ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     "penalty": ({"presence_penalty": 3}, "presence_penalty"),
-    "seed": ({"seed": 2**64}, "seed"),
+    "seed": ({"seed": 2**64}, f"seed={2**64}: input should be less than or equal to {2**64 - 1}"),
     "stop": ({"stop": [1]}, "stop"),
     "stops": ({"stop": ["a"] * 17}, "stop"),
     "long stops": ({"stop": ["a" * 2000] * 9}, "stop"),

@@ -84,9 +84,9 @@ def batch(requests: Path, answers: Path, **options: Any) -> int:
     """Answer the requests of IN.jsonl into OUT.jsonl, in OpenAI's batch format.
 
     What is written stays: a run that was ended goes on where it was when it is started again. A request that
-    is refused has its error in OUT.jsonl, as a server would answer it. One that fails by no fault of its own
-    is tried again, and left for the next run where it fails twice. The exit code is 3 where requests were
-    refused or are left.
+    is refused has its error in OUT.jsonl, as a server with --strict-fields would answer it. One that fails by
+    no fault of its own is tried again, and left for the next run where it fails twice. The exit code is 3
+    where requests were refused or are left.
     """
     need_extra("serve", "starlette", "pydantic", "prometheus_client")
     from ovspec.serve.batch import BatchModel

@@ -37,7 +37,7 @@ from ovspec.pipeline.loaded_pipeline import LoadedPipeline
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.pipeline.vlm_pipeline import VLMPipeline
 from ovspec.vision.pictures import read_picture
-from ovspec_models.folder.jsonl import json_lines, read_utf8
+from ovspec_models.folder.jsonl import json_line, json_lines, read_utf8
 from ovspec_models.folder.sparse_verify import SparseVerify
 
 COMMON = (
@@ -168,7 +168,7 @@ def answer_lines(
     for request in requests:
         results = pipeline.generate(turn(request["prompt"], request.get("system", system)), **settings)
         answer = {**request, **report(results, pipeline, choice)}
-        click.echo(json.dumps(answer, ensure_ascii=False))
+        click.echo(json_line(json.dumps(answer, ensure_ascii=False)))
         cut += answer["finish_reason"] == "length"
     if cut:
         click.echo(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from types import TracebackType
@@ -16,10 +17,12 @@ from ovspec.serve.backend import Answers
 from ovspec.serve.counts import AnswerClock
 from ovspec.serve.output.choice import Choice, Delta
 from ovspec.serve.requests.api_error import ApiError
+from ovspec.serve.requests.bodies import ChatBody, CompletionBody
 from ovspec.serve.server_limits import Slot
 from ovspec.serve.stream import Mailbox, OutputStream
 
 _LOG = logging.getLogger(__name__)
+_BODIES = (ChatBody, CompletionBody)
 
 
 class Answering:
@@ -131,7 +134,11 @@ def refusal(error: Exception) -> ApiError:
     """
     if isinstance(error, InvalidValueError):
         code = "context_length_exceeded" if isinstance(error, NoRoomError) else None
-        return ApiError(400, str(error), code=code)
+        # The engine knows its own names, of which most are the body's.
+        message = re.sub(r"^num_return_sequences\b", "n", str(error))
+        named = re.match(r"\w+(?=[=:.])", message)
+        param = named[0] if named and any(named[0] in kind.model_fields for kind in _BODIES) else None
+        return ApiError(400, message, param, code)
     _LOG.error("ovspec: a request failed", exc_info=error)
     if isinstance(error, EngineClosedError):
         return ApiError(503, f"{error}; try again later", code="engine_closed")

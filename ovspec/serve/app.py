@@ -24,6 +24,7 @@ from ovspec import __version__
 from ovspec.serve.answers import Answerer
 from ovspec.serve.backend import Backend
 from ovspec.serve.calls import Call, num_answers
+from ovspec.serve.chat_requests import ChatRequest
 from ovspec.serve.counts import Counts
 from ovspec.serve.door import Door
 from ovspec.serve.openapi import openapi_document
@@ -217,18 +218,18 @@ class Server:
         self._model.check_name(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "prompt: give either prompt or messages", "prompt")
-        if body.special_tokens_in_content and body.messages is None:
-            field = "special_tokens_in_content"
-            raise ApiError(400, f"{field}: is for messages; leave it out", field)
+        if (field := body.misplaced) is not None:
+            where = "a prompt" if body.prompt is None else "messages"
+            raise ApiError(400, f"{field}: is for {where}; leave it out", field)
         work = partial(self._tokens, body)
         return _with_ignored(await self._door.run(size, work, has_pictures=body.has_pictures), body)
 
     def _tokens(self, body: TokenizeBody) -> Response:
         if body.messages is not None:
-            tokens = self._model.tokens_of_chat(body.messages, body.special_tokens_in_content)
+            tokens = ChatRequest.of(body.chat(), self._model).prompt
         else:
             assert body.prompt is not None
-            tokens = self._model.tokens_of(body.prompt, body.add_special_tokens)
+            tokens = self._model.tokens_of(body.prompt, body.add_special_tokens is not False)
         return JSONResponse(
             {"count": len(tokens), "max_model_len": self._model.max_model_len, "tokens": tokens}
         )
@@ -241,7 +242,7 @@ class Server:
 
     def _text(self, body: DetokenizeBody) -> Response:
         self._model.check_tokens(body.tokens, "tokens")
-        return JSONResponse({"prompt": self._model.token_text.decode(body.tokens)})
+        return JSONResponse({"prompt": self._model.text_of(body.tokens)})
 
     async def _body(self, request: Request, kind: type[Kind]) -> tuple[Kind, int]:
         """The body of a request, and its length in bytes."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from ovspec_models.folder.jsonl import check_text, numbered_lines
+from ovspec_models.folder.jsonl import check_text, json_line, numbered_lines
 from ovspec_models.folder.shown import shown
 
 _EXPECTED = '{"custom_id": "...", "method": "POST", "url": "/v1/chat/completions", "body": {...}}'
@@ -140,7 +140,7 @@ class BatchOutput:
         request_id = str(body.get("id", custom_id))
         response = {"status_code": status, "request_id": request_id, "body": body}
         line = {"id": f"batch_req_{request_id}", "custom_id": custom_id, "response": response, "error": None}
-        self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        self._file.write(json_line(json.dumps(line, ensure_ascii=False)).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
         self.done.add(custom_id)

@@ -78,6 +78,7 @@ class Call:
         for prompt in prompts:
             limit_field = "max_completion_tokens" if both else "max_tokens"
             model.check_length(len(prompt), max_tokens, field, limit_field)
+        _check_min_tokens(body, max_tokens)
         settings = model.settings(body, max_tokens, grammar)
         count, counted = body.num_candidates, body.count_field
         if settings.beams is not None:
@@ -188,6 +189,12 @@ def _check_combinations(body: GenerationBody) -> None:
     if None not in (body.max_tokens, body.max_completion_tokens):
         message = "max_tokens: is the old name of max_completion_tokens; give one of them"
         raise ApiError(400, message, "max_tokens")
+
+
+def _check_min_tokens(body: GenerationBody, max_tokens: int | None) -> None:
+    if max_tokens is not None and body.min_tokens > max_tokens:
+        message = f"min_tokens={body.min_tokens}: the answer may have {max_tokens} tokens; lower it"
+        raise ApiError(400, message, "min_tokens", "invalid_value")
 
 
 def _check_completion(body: CompletionBody) -> None:

@@ -127,14 +127,16 @@ class AnswerClock:
 
     def output(self, output: RequestOutput) -> None:
         """Tokens came."""
-        now, new = time.perf_counter(), len(output.token_ids)
+        now, new = time.perf_counter(), sum(len(one.token_ids) for one in output.answers)
         self._counts.drafted(self._metrics, output.metrics)
-        if new and not self._tokens:
-            self._first = now
-            self._counts.time("time_to_first_token_seconds", now - self._started)
+        # A prompt that nothing is to be written behind has been read at the end.
+        if not self._tokens and (new or (output.finished and output.error is None)):
             self._counts.add("prompt_tokens", self._prompt)
             self._counts.add("prefix_cache_queries", self._prompt)
             self._counts.add("prefix_cache_hits", output.metrics.num_cached_tokens)
+        if new and not self._tokens:
+            self._first = now
+            self._counts.time("time_to_first_token_seconds", now - self._started)
         else:
             for _ in range(new):
                 self._counts.time("inter_token_latency_seconds", (now - self._last) / new)

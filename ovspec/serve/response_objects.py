@@ -15,6 +15,7 @@ from ovspec.serve.requests.api_error import ApiError
 from ovspec.serve.requests.response_bodies import ResponseBody
 from ovspec.serve.requests.tool_fields import Function
 from ovspec.serve.served_model import ServedModel
+from ovspec_models.folder.jsonl import json_line
 
 # What a chat calls the fields of a response, the longest first.
 _NAMES = {
@@ -56,7 +57,7 @@ class ResponseObjects(Objects):
         """An event with its number."""
         self._num_events += 1
         text = json.dumps({**event, "sequence_number": self._num_events - 1}, ensure_ascii=False)
-        return f"event: {event['type']}\ndata: {text}\n\n".encode()
+        return f"event: {event['type']}\ndata: {json_line(text)}\n\n".encode()
 
     def failed(self, error: ApiError) -> bytes:
         """The event of a fault."""

@@ -151,9 +151,9 @@ class ServedModel:
     def _fill_in_middle(self) -> FillInMiddle | None:
         return FillInMiddle.of(lambda name: self.tokens_of(name, False))
 
-    def tokens_of_chat(self, messages: Sequence[Message], special_tokens: bool = False) -> list[int]:
-        """Token ids of a chat through the model's template; errors as of `chat_text`."""
-        return self.prompt(self.chat_text(messages, special_tokens), messages).tokens
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """The text of token ids, with the names of special tokens, as vLLM's `/detokenize` gives it."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=False)) if tokens else ""
 
     def prompt(self, text: str, messages: Sequence[Message]) -> PicturePrompt:
         """The prompt of messages whose `chat_text` is given.
@@ -317,8 +317,8 @@ class ServedModel:
 
     def _named(self, error: Exception, body: GenerationBody) -> ApiError:
         """A refusal of the pipeline, under the body's name of the field."""
-        message = str(error)
-        for field in (*_SAME, *_RENAMED, "stop_token_ids", "num_assistant_tokens"):
+        message = str(error).replace("set do_sample", "set temperature above 0")
+        for field in (*_SAME, *_RENAMED, "temperature", "stop_token_ids", "num_assistant_tokens"):
             if message.startswith(field):
                 name = _RENAMED.get(field, field)
                 return ApiError(400, name + message.removeprefix(field), name, "invalid_value")

@@ -298,4 +298,6 @@ def test_a_message_that_is_not_utf8_is_one_line(model: Path) -> None:
 def test_a_prompt_may_hold_line_separators(tmp_path: Path) -> None:
     lines = json.dumps({"prompt": "One day,\u2028a dog\u0085ran"}, ensure_ascii=False) + "\n"
     run = ovspec("generate", "-m", demo_pair_path(), "--jsonl", "-", *OPTIONS, input=lines)
-    assert run.returncode == 0 and len(run.stdout.splitlines()) >= 1, run.stderr
+    assert run.returncode == 0, run.stderr
+    [line] = run.stdout.splitlines()
+    assert json.loads(line)["prompt"] == "One day,\u2028a dog\u0085ran"

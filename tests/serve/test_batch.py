@@ -180,6 +180,12 @@ def test_answers_of_another_batch_are_kept(demo_ir: Path, tmp_path: Path) -> Non
         assert written.read_text(encoding="utf-8") == content
 
 
+def test_an_answer_is_one_line_for_every_reader(tmp_path: Path) -> None:
+    with BatchOutput(tmp_path / "out.jsonl", [BatchEntry("r0", "/v1/completions", {})]) as output:
+        output.write("r0", 200, {"text": "a\u2028b\u2029c\x85d"})
+    assert answers(tmp_path / "out.jsonl")["r0"]["body"] == {"text": "a\u2028b\u2029c\x85d"}
+
+
 def test_a_file_that_only_grows_is_no_other_run(tmp_path: Path) -> None:
     """What a killed run left of its last line can't be cut off there."""
     written, entries = tmp_path / "out.jsonl", [BatchEntry("r0", "/v1/completions", {})]

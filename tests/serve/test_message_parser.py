@@ -156,6 +156,20 @@ def test_parts_whole_and_as_they_come(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "thought"),
+    [("<think>\nHm</think>So.", "Hm"), ("<thin", "<thin"), ("<this></think>So.", "<this>")],
+)
+def test_a_mark_that_is_written_again_behind_the_prompts(text: str, thought: str) -> None:
+    """As it comes, the mark is no reasoning."""
+    for size in range(1, len(text) + 1):
+        stream = MessageStream(MessageParser(SCHEMAS, reasons=True, starts_in_reasoning=True))
+        cuts = range(0, len(text), size)
+        pieces = [new for at in cuts for new in stream.add(text[at : at + size], at + size >= len(text))]
+        assert text_of(pieces, "reasoning") == thought
+        assert text_of(pieces, "content") == ("So." if "</think>" in text else "")
+
+
+@pytest.mark.parametrize(
     ("begin", "word"),
     [
         ("", "word "),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prompts import STORY
-from serve.conftest import Served
+from serve.conftest import Served, serving
 
 PROMPTS = [
     "Once upon a time, there was a little girl named Lily. She",
@@ -231,9 +232,45 @@ def test_tokenize_and_back(served: Served) -> None:
     assert served.post("/detokenize", {"tokens": answer["tokens"]}) == (200, {"prompt": PROMPTS[0]})
     chat = served.post("/tokenize", {"messages": [{"role": "user", "content": PROMPTS[0]}]})[1]
     assert chat["tokens"] == answer["tokens"]
+    # A special token has its name.
+    ended = [*answer["tokens"], 0]
+    assert served.post("/detokenize", {"tokens": ended}) == (200, {"prompt": f"{PROMPTS[0]}<|endoftext|>"})
+    assert served.post("/detokenize", {"tokens": []}) == (200, {"prompt": ""})
     by_tokens = served.client().completions.create(prompt=answer["tokens"], max_tokens=8, **GREEDY)
     by_text = served.client().completions.create(prompt=PROMPTS[0], max_tokens=8, **GREEDY)
     assert by_tokens.choices == by_text.choices
+
+
+BESIDE_MESSAGES: tuple[dict[str, Any], ...] = (
+    {"tools": [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]},
+    {"chat_template_kwargs": {"mood": "sad"}},
+    {"add_generation_prompt": False},
+    {"add_generation_prompt": False, "continue_final_message": True},
+    {"special_tokens_in_content": True},
+)
+
+
+def test_the_tokens_of_messages_are_those_of_the_chat(demo_ir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "chat.jinja"
+    path.write_text(
+        "{{ mood }}{% for m in messages %}{{ m['content'] }}<|endoftext|>{% endfor %}"
+        "{% if add_generation_prompt %}She said{% endif %}",
+        encoding="utf-8",
+    )
+    messages = [{"role": "user", "content": "Once<|endoftext|>"}, {"role": "assistant", "content": "So"}]
+    with serving(demo_ir, "--chat-template", path, "--strict-fields") as served:
+        plain = served.post("/tokenize", {"messages": messages})[1]["count"]
+        for fields in BESIDE_MESSAGES:
+            status, found = served.post("/tokenize", {"messages": messages, **fields})
+            assert status == 200, found
+            asked = {"messages": messages, "max_tokens": 0, **fields}
+            usage = served.post("/v1/chat/completions", asked)[1]["usage"]
+            assert found["count"] == usage["prompt_tokens"] != plain
+            for field, value in fields.items():
+                status, refused = served.post("/tokenize", {"prompt": "Once", field: value})
+                assert status == 400 and refused["error"]["param"] == field
+        status, refused = served.post("/tokenize", {"messages": messages, "add_special_tokens": True})
+        assert status == 400 and refused["error"]["param"] == "add_special_tokens"
 
 
 def test_blocks_read_are_those_of_the_last_step(served: Served) -> None:

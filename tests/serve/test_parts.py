@@ -16,7 +16,7 @@ from openvino_genai import GenerationConfig, GenerationFinishReason
 
 import ovspec
 from ovspec.engine.requests.request import Request, RequestMetrics, RequestOutput, TokenLogprobs
-from ovspec.errors import NoRoomError
+from ovspec.errors import InvalidValueError, NoRoomError
 from ovspec.generation.generation_config import resolve
 from ovspec.generation.token_text import TokenText
 from ovspec.sampling.constraint import GrammarError
@@ -203,6 +203,22 @@ def test_a_reader_that_is_late_gets_one_output() -> None:
     asyncio.run(run())
 
 
+def test_prompts_without_an_answer_and_all_beams_are_counted() -> None:
+    counts = Counts("m", {})
+    settings = resolve(GenerationConfig(max_new_tokens=4), (), False)
+    beams = output([1, 2], ends=True)
+    beams.beams = [output([1, 2], ends=True), output([3, 4, 5], ends=True)]
+    ends = (output([], ends=True), beams, RequestOutput("r", error=RuntimeError("never read")))
+    for number, last in enumerate(ends):
+        clock = AnswerClock(counts, Request(str(number), [1, 2, 3], settings))
+        clock.output(last)
+        clock.end("length")
+    text = counts.text().decode()
+    for name, count in (("prompt_tokens", 6), ("prefix_cache_queries", 6), ("generation_tokens", 5)):
+        assert f'vllm:{name}_total{{model_name="m"}} {count}.0' in text, name
+    assert 'vllm:time_to_first_token_seconds_count{model_name="m"} 1.0' in text
+
+
 def test_admission_counts_answers() -> None:
     admission = Admission(ServerLimits(max_num_seqs=2, max_queued=1))
     slots = admission.admit(2)
@@ -269,6 +285,20 @@ def test_help_needs_no_extra() -> None:
 def test_a_prompt_that_the_cache_has_no_room_for_is_the_clients() -> None:
     found = refusal(NoRoomError("the prompt has 64 tokens"))
     assert (found.status, found.code) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "param"),
+    [
+        ("tree_depth=2: drafter 'auto' can't draft trees", "tree_depth=2: drafter", "tree_depth"),
+        ("num_return_sequences=3: 1 answers were found", "n=3: 1 answers were found", "n"),
+        ("response_format.schema: too many states", "response_format.schema: too", "response_format"),
+        ("the KV cache is full", "the KV cache is full", None),
+    ],
+)
+def test_what_the_engine_refuses_names_the_clients_field(error: str, message: str, param: str | None) -> None:
+    found = refusal(InvalidValueError(error))
+    assert found.status == 400 and found.message.startswith(message) and found.param == param
 
 
 def test_a_grammar_that_takes_too_long_is_the_clients() -> None:

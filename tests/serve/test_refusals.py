@@ -33,7 +33,7 @@ FIELDS = {
     "too many tokens": ({"max_tokens": 9000}, "max_tokens"),
     "both limits": ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     "penalty": ({"presence_penalty": 3}, "presence_penalty"),
-    "seed": ({"seed": 2**64}, "seed"),
+    "seed": ({"seed": 2**64}, f"seed={2**64}: input should be less than or equal to {2**64 - 1}"),
     "stop": ({"stop": [1]}, "stop"),
     "stops": ({"stop": ["a"] * 17}, "stop"),
     "long stops": ({"stop": ["a" * 2000] * 9}, "stop"),
@@ -92,7 +92,16 @@ FIELDS = {
     "children without levels": ({"branching_factor": 2}, "branching_factor"),
     "no children": ({"tree_depth": 2, "branching_factor": 0}, "branching_factor"),
     "acceptance rule": ({"acceptance_rule": "best"}, "acceptance_rule"),
-    "acceptance rule of greedy decoding": ({"acceptance_rule": "block", "temperature": 0}, "acceptance_rule"),
+    "acceptance rule of greedy decoding": (
+        {"acceptance_rule": "block", "temperature": 0},
+        "acceptance_rule='block' is a rule for sampling: set temperature above 0",
+    ),
+    "a temperature that is 0 in 32 bits": ({"temperature": 1e-300}, "temperature"),
+    "more than all": ({"min_tokens": 10}, "min_tokens=10: the answer may have 9 tokens; lower it"),
+    "more than all that may be completed": (
+        {"min_tokens": 4, "max_tokens": None, "max_completion_tokens": 3},
+        "min_tokens=4: the answer may have 3",
+    ),
     "no messages": ({"messages": []}, "messages"),
     "role": ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
     "picture": (

@@ -253,16 +253,19 @@ def test_reasoning_text_and_calls_are_items_in_this_order() -> None:
 
     text = '<think>\nHm\n</think>\n\nSo.\n<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
     whole, stream = made(), made()
-    whole.add(text, [], "stop")
+    logprobs = [{"token": letter} for letter in text]
+    whole.add(text, logprobs, "stop")
     for at, letter in enumerate(text):
-        stream.add(letter, [], "stop" if at + 1 == len(text) else None)
+        stream.add(letter, logprobs[at : at + 1], "stop" if at + 1 == len(text) else None)
     for output in (whole, stream):
         thought, message, call = output.items
+        assert message["content"][0]["logprobs"] == logprobs
         assert thought["content"][0]["text"] == "Hm" and message["content"][0]["text"] == "So."
         assert json.loads(call["arguments"]) == {"a": 1} and call["status"] == "completed"
-    cut = made()
-    cut.add(text[:-20], [], "length")
-    assert [item["status"] for item in cut.items] == ["completed", "completed", "incomplete"]
+    for reason in ("length", "stop"):  # a stop string, or the model, may end it in a call
+        cut = made()
+        cut.add(text[:-20], [], reason)
+        assert [item["status"] for item in cut.items] == ["completed", "completed", "incomplete"]
 
 
 def test_reasoning_of_a_model_that_reasons(demo_ir: Any, tmp_path: Any) -> None:

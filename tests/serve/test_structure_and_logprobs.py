@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from serve.conftest import Served
 
@@ -59,6 +60,22 @@ def test_other_forms(served: Served) -> None:
         assert served.post("/v1/completions", {**body, **form})[1]["choices"][0]["text"] in good
     status, answer = served.post("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}})
     assert status == 200 and answer["choices"][0]["message"]["content"].startswith("{")
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85"], ids=ascii)
+def test_an_event_is_one_line_for_every_reader(served: Served, end: str) -> None:
+    """httpx cuts lines at these characters too, and clients that read streams with it."""
+    text = f"a{end}b"
+    choice = {"prompt": PROMPT, "structured_outputs": {"choice": [text]}, "logprobs": 0}
+    schema = {"type": "json_schema", "name": "a", "schema": {"const": text}}
+    item = {"input": PROMPT, "text": {"format": schema}, "max_output_tokens": 60}
+    for path, body in (("completions", choice), ("responses", item)):
+        asked = {"model": "demo", **body, "stream": True}
+        with httpx.stream("POST", f"{served.url}/v1/{path}", json=asked, timeout=60) as answer:
+            lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: ")]
+        events = [json.loads(line) for line in lines if line != "[DONE]"]
+        pieces = [one["choices"][0]["text"] if "choices" in one else one.get("delta", "") for one in events]
+        assert "".join(pieces).strip('"') == text
 
 
 def test_echo_has_the_prompt_and_its_log_probabilities(served: Served) -> None:

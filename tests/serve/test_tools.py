@@ -64,6 +64,16 @@ def test_a_call_that_is_required(served: Served, choice: Any) -> None:
     assert status == 200 and answer["choices"][0]["finish_reason"] in ("stop", "length")
 
 
+def test_a_call_that_a_stop_string_cut_is_not_to_be_made(served: Served) -> None:
+    """Its arguments are no JSON, so the reason is not the one that asks for the call."""
+    body = {**CHAT, "tools": TOOLS, "tool_choice": NAMED, "stop": "days"}
+    [one] = served.post("/v1/chat/completions", body)[1]["choices"]
+    arguments = one["message"]["tool_calls"][0]["function"]["arguments"]
+    assert arguments.startswith('{"city": ') and "days" not in arguments and one["finish_reason"] == "stop"
+    chunks = list(served.client().chat.completions.create(**body, stream=True))
+    assert [c.choices[0].finish_reason for c in chunks if c.choices[0].finish_reason] == ["stop"]
+
+
 FORM = {
     "type": "object",
     "properties": {"a": {"const": 1}, "mood": {"enum": ["good", "bad"]}},

@@ -12,6 +12,8 @@ from ovspec_models.folder.shown import cut
 _Taken = TypeVar("_Taken")
 TEXT_KEYS = ("text", "prompt", "question")
 _PAIR = ("prompt", "completion")
+# Where str.splitlines cuts beside the characters that JSON escapes itself.
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 _EXPECTED_PAIR = "expected a text as its prompt and one as its completion"
 
 
@@ -99,6 +101,11 @@ def numbered_lines(what: str, read: Callable[[], str]) -> list[tuple[int, str]]:
     """
     lines = enumerate(read_utf8(what, read).split("\n"), 1)
     return [(number, line) for number, line in lines if line.strip()]
+
+
+def json_line(text: str) -> str:
+    """JSON without indents as one line for every reader; many cut at U+2028 and similar characters."""
+    return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
 def json_lines(what: str, read: Callable[[], bytes]) -> list[tuple[int, Any]]:

@@ -61,7 +61,7 @@ class JsonArguments:
         """Where they end; `None`: they have not ended."""
         end = self._found(text)
         if end is not None:
-            self.whole = _arguments(text[self.start : end])
+            self.whole = arguments_of(text[self.start : end])
         return end
 
     def _found(self, text: str) -> int | None:
@@ -208,7 +208,7 @@ class CallForms:
         )
 
 
-def _arguments(text: str) -> str | None:
+def arguments_of(text: str) -> str | None:
     """The arguments of a call as JSON in a text; `None`: they are none."""
     try:
         value = json.loads(text)

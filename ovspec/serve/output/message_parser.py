@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from ovspec.serve.output.call_forms import CallForms, JsonArguments, Schemas
+from ovspec.serve.output.call_forms import CallForms, JsonArguments, Schemas, arguments_of
 
 # Templates of Mistral's take ids of exactly nine letters and digits.
 _ID_CHARACTERS = string.ascii_letters + string.digits
@@ -39,6 +39,11 @@ class ToolCall:
     name: str
     arguments: str
     id: str = field(default_factory=_new_id)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a client can read the arguments, of which some forms write none for none."""
+        return not self.arguments or arguments_of(self.arguments) is not None
 
 
 @dataclass(slots=True)
@@ -155,11 +160,11 @@ class MessageParser:
         if not self._reasons:
             return text
         body = text.lstrip()
-        if not self._starts:
-            if not finished and _THINK.startswith(body[: len(_THINK)]) and len(body) < len(_THINK):
-                return ""
-            if not body.startswith(_THINK):
-                return text
+        # A model may write the mark again that the prompt ended with.
+        if not finished and len(body) < len(_THINK) and _THINK.startswith(body):
+            return ""
+        if not self._starts and not body.startswith(_THINK):
+            return text
         body = body.removeprefix(_THINK)
         thought, found, rest = body.partition(_THOUGHT)
         if not found and not finished:

@@ -17,11 +17,16 @@ from ovspec.serve.output.choice import Choice, Delta
 from ovspec.serve.output.message_parser import NewCall, PartsStream, ToolCall, text_of
 from ovspec.serve.output.prompt_logprobs import NamedLogprobs
 from ovspec.serve.requests.api_error import ApiError
+from ovspec_models.folder.jsonl import json_line
 
 Json = dict[str, Any]
 
 
-_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _to_json(value: object) -> str:
+    return json_line(_encode(value))
 
 
 class Objects(ABC):
@@ -107,7 +112,7 @@ class ChatObjects(Objects):
         if not content and not delta.finish_reason:
             content = {"content": ""}
         choice = {"index": index, "delta": content, "logprobs": self._logprobs_of(delta)}
-        reason = _reason(delta.finish_reason, bool(stream.calls))
+        reason = _reason(delta.finish_reason, stream.calls)
         return [{"choices": [{**choice, "finish_reason": reason, **self._origins(delta)}]}]
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Delta], usage: Json, metrics: Json) -> Json:
@@ -127,7 +132,7 @@ class ChatObjects(Objects):
                     "index": index,
                     "message": message,
                     "logprobs": self._logprobs_of(delta),
-                    "finish_reason": _reason(choice.finish_reason, bool(stream.calls)),
+                    "finish_reason": _reason(choice.finish_reason, stream.calls),
                     **self._origins(delta),
                 }
             )
@@ -188,9 +193,10 @@ def _new_of_call(new: NewCall) -> Json:
     }
 
 
-def _reason(reason: str | None, calls: bool) -> str | None:
-    """Why a message ended; who asked for calls looks for this word."""
-    return "tool_calls" if calls and reason == "stop" else reason
+def _reason(reason: str | None, calls: Sequence[ToolCall]) -> str | None:
+    """Why a message ended; who asked for calls looks for this word, and makes them."""
+    may_be_made = reason == "stop" and calls and all(call.is_whole for call in calls)
+    return "tool_calls" if may_be_made else reason
 
 
 def logprob_entry(one: NamedLogprobs) -> Json:

@@ -60,6 +60,10 @@ class ResponseOutput:
         if reason is not None:
             events += [] if self.items else self._open("message")
             events += self._close("incomplete" if reason == "length" else "completed")
+            # Calls have no place for those of their tokens, a message has, as in an answer that comes whole.
+            messages = [item for item in self.items if item["type"] == "message"]
+            if messages:
+                messages[-1]["content"][0]["logprobs"] += self._logprobs
         return events
 
     @property
@@ -110,7 +114,8 @@ class ResponseOutput:
         if not self.items or self.items[-1]["status"] != "in_progress":
             return []
         item, kind = self.items[-1], str(self._kind)
-        item["status"] = status
+        was_cut = kind == "function_call" and not ToolCall(item["name"], item["arguments"]).is_whole
+        item["status"] = "incomplete" if was_cut else status
         done: Json = {"type": f"{_EVENTS[kind]}.done", **self._place()}
         if kind == "function_call":
             events = [{**done, "name": item["name"], "arguments": item["arguments"]}]

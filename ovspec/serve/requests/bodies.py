@@ -277,15 +277,33 @@ class ChatBody(GenerationBody):
 
 
 class TokenizeBody(StrictBody):
-    """The body of `/tokenize`, with vLLM's names: a prompt, or the messages of a chat."""
+    """The body of `/tokenize`, with vLLM's names: a prompt, or messages with what chats have beside."""
 
     model: Text | None = None
     prompt: Text | None = None
+    add_special_tokens: Flag | None = None
     messages: Annotated[list[Message], Field(fail_fast=True, max_length=MAX_MESSAGES)] | None = Field(
         None, min_length=1
     )
     special_tokens_in_content: Flag = False
-    add_special_tokens: Flag = True
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: Flag = True
+    continue_final_message: Flag = False
+
+    def chat(self) -> ChatBody:
+        """The chat that its messages are."""
+        given = self.model_fields_set & ChatBody.model_fields.keys()
+        return ChatBody(**{name: getattr(self, name) for name in given})
+
+    @property
+    def misplaced(self) -> str | None:
+        """A field that is set and has no meaning beside the prompt, or the messages."""
+        if self.messages is not None:
+            return "add_special_tokens" if self.add_special_tokens else None  # the template writes them
+        known = ChatBody.model_fields
+        of_chats = self.model_fields_set & known.keys() - {"model"}
+        return next((name for name in sorted(of_chats) if getattr(self, name) != known[name].default), None)
 
     @property
     def has_pictures(self) -> bool:

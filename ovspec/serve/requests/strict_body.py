@@ -208,6 +208,8 @@ def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
         expected = fault["ctx"]["expected"]
     if expected is not None:
         message = f"is not supported; possible: {expected}"
+    if isinstance(most := fault.get("ctx", {}).get("le"), int):
+        message = f"input should be less than or equal to {most}"  # pydantic rounds it to a float
     if fault["type"] == "union_tag_not_found":
         message = "expected an object with a type"
     if fault["type"] == "model_type":

@@ -139,9 +139,19 @@ def folder_config(folder: Path) -> OvspecConfig:
 
 
 def tokenized(folder: Path, texts: list[str], limit: int) -> list[NDArray[np.int64]]:
-    """Token ids of the texts, of each at most so many."""
+    """Token ids of the texts, of each at most so many.
+
+    Raises:
+        ValueError: all are shorter than a pass, so that nothing could be counted or compared.
+    """
     tokenizer = read_tokenizer(folder)
-    return [np.array(encode(tokenizer, text)[:limit], np.int64) for text in texts]
+    found = [np.array(encode(tokenizer, text)[:limit], np.int64) for text in texts]
+    if (longest := max(map(len, found))) < ROWS:
+        raise ValueError(
+            f"--data: the longest of {len(found)} texts has {longest} tokens, as at most {limit} are read, "
+            f"and a pass takes {ROWS}; give longer texts, or a larger --max-tokens"
+        )
+    return found
 
 
 def read_densely(

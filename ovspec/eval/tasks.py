@@ -117,6 +117,10 @@ class TasksEval:
         if isinstance(example.prompt, str):
             ids = prompts.encode(example.prompt, pipeline.get_generation_config().apply_chat_template)
         else:
+            if not pipeline.get_tokenizer().chat_template:
+                raise ValueError(
+                    f"{example.place} has messages, and the model no chat template; give a prompt"
+                )
             ids = prompts.tokenized(prompts.templated(ChatHistory(list(example.prompt))))
         if self.context is not None and len(ids) > self.context:
             front = self.context // 2

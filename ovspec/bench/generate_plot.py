@@ -15,7 +15,7 @@ def plot_generate(report: GenerateReport, path: Path) -> None:
 
     categories, modes = report.categories, report.modes
     base = next(iter(report.bases().items()), None)
-    figure = Figure(figsize=(2.4 + 1.6 * len(categories), 4.2), layout="constrained")
+    figure = Figure(figsize=(max(6.4, 2.4 + 1.6 * len(categories)), 4.2), layout="constrained")
     panel, width = figure.subplots(), 0.8 / len(modes)
     for place, mode in enumerate(modes):
         left = [number + (place - (len(modes) - 1) / 2) * width for number in range(len(categories))]
@@ -35,5 +35,5 @@ def plot_generate(report: GenerateReport, path: Path) -> None:
         panel.axhline(1.0, color="grey", linewidth=0.8)
     panel.grid(True, axis="y", alpha=0.3)
     panel.legend(fontsize="small", ncols=2)
-    figure.suptitle(report.lines()[0], fontsize="medium")
+    figure.suptitle(report.lines()[0], fontsize="medium", wrap=True)
     save_figure(figure, path)

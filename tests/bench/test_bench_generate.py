@@ -13,6 +13,7 @@ from commands import one_line, ovspec
 
 from ovspec.bench.generate import AnswerRecord, GenerateBench, GenerateResult, ModeRecord
 from ovspec.bench.generate_modes import Mode
+from ovspec.bench.generate_plot import plot_generate
 from ovspec.bench.generate_report import GenerateReport
 from ovspec.bench.prompt_file import BenchPrompt, read_prompt_file
 from ovspec.cli import cli
@@ -200,7 +201,27 @@ def test_ratios_leave_out_answers_of_one_token() -> None:
     records = {name: ModeRecord(found[0][0], found[0][0], {}, found) for name, found in answers.items()}
     report = GenerateReport(GenerateResult(GenerateBench(Path(), modes, prompts), True, records))
     ratio = report.ratio("suffix:2", ["plain"], "a")
+    own = report.ratio("plain", ["plain"], "a")
+    assert own is not None and own.low == own.value == own.high == 1.0
     assert ratio is not None and (ratio.low, ratio.value, ratio.high) == (2.0, 2.0, 2.0)
+
+
+def test_the_title_of_a_picture_is_not_cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One category makes a narrow picture, and a title has the names of model and processor."""
+    figures: list[Any] = []
+    monkeypatch.setattr("ovspec.bench.generate_plot.save_figure", lambda figure, path: figures.append(figure))
+    modes = tuple(Mode.of(name, None, {}) for name in ("plain", "suffix:2"))
+    records = {
+        mode.name: ModeRecord(answer(9, 1.0), answer(9, 1.0), {}, [[answer(9, 1.0)]]) for mode in modes
+    }
+    folder = tmp_path / "a-model-with-a-long-name-in-int4-that-a-user-has-exported"
+    bench = GenerateBench(folder, modes, [BenchPrompt(1, "all", {})])
+    plot_generate(GenerateReport(GenerateResult(bench, True, records)), tmp_path / "picture.png")
+    (figure,) = figures
+    figure.draw_without_rendering()
+    (title,) = figure.texts
+    extent = title.get_window_extent()
+    assert 0 <= extent.x0 < extent.x1 <= figure.bbox.width
 
 
 def test_prompts_by_category(prompts: Path) -> None:

@@ -129,9 +129,10 @@ class TasksEval:
             raise ValueError(f"{example.place}: the prompt has {len(ids)} tokens, expected at least 2")
         room = pipeline.max_model_len - max(self._new_tokens(example), _REFERENCE_TOKENS)
         if len(ids) > room:
+            remedy = "cut prompts with --context" if room > 1 else "give a smaller --max-new-tokens"
             raise ValueError(
                 f"{example.place}: the prompt has {len(ids)} tokens, and beside answer and reference the "
-                f"model has positions for {max(0, room)}; cut prompts with --context"
+                f"model has positions for {max(0, room)}; {remedy}"
             )
         return ids
 

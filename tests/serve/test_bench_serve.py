@@ -119,6 +119,10 @@ def test_refusals_are_one_line(served: Served, tmp_path: Path) -> None:
     assert "expected an address" in refused("--base-url", "127.0.0.1:8000")
     assert "temperature=9" in refused("--base-url", served.url, "--extra", "temperature=9")
     assert "expected FIELD=JSON" in refused("--base-url", served.url, "--extra", "temperature")
+    for field in ("stream=false", "max_tokens=5", 'prompt="x"', 'model="x"'):
+        assert "the command sets" in refused("--base-url", served.url, "--extra", field)
+    twice = ("--extra", "top_k=1", "--extra", "top_k=2")
+    assert "--extra top_k is given twice" in refused("--base-url", served.url, *twice)
     assert "/nowhere" in refused("--base-url", served.url, "--prompts", "/nowhere")
 
 

@@ -13,10 +13,12 @@ from typing import IO, Any
 
 from ovspec.bench import generate_child
 from ovspec.bench.generate_modes import Mode
-from ovspec.bench.prompt_file import BenchPrompt
-from ovspec.bench.rounds import check_at_least, rotated
+from ovspec.bench.prompt_file import BenchPrompt, token_ids
+from ovspec.bench.rounds import check_at_least, check_once, rotated
 from ovspec.bench.source import ModelSource
+from ovspec.generation.inputs import read_tokenizer
 from ovspec.memory.machine_memory import available_bytes
+from ovspec_models import ModelInfo
 
 Tick = Callable[[str], None]
 # Tokens behind the first whose speed in a fresh process is compared with that of a warm one.
@@ -30,7 +32,7 @@ class AnswerRecord:
     Attributes:
         tokens: of the answer.
         first_s: from the call to the first token.
-        decode_s: from there to the last one.
+        decode_s: from there to the last one; 0 where the first is the last.
         passes: of the target behind the first token, without the dense ones that confirm a commit.
         proposed, accepted: draft tokens; 0 of OpenVINO GenAI, which does not count them.
     """
@@ -84,9 +86,7 @@ class GenerateBench:
     def __post_init__(self) -> None:
         check_at_least(1, repeat=self.repeat)
         check_at_least(2, max_new_tokens=self.max_new_tokens)
-        names = [mode.name for mode in self.modes]
-        if len(set(names)) < len(names):
-            raise ValueError(f"--mode {','.join(names)}: expected each once")
+        check_once("--mode", [mode.name for mode in self.modes])
 
     @property
     def num_steps(self) -> int:
@@ -104,7 +104,12 @@ class GenerateBench:
 
         The processes take turns, prompt by prompt. Where memory does not hold all of them, they run one after
         the other.
+
+        Raises:
+            ValueError: as `token_ids`, before any answer.
         """
+        positions = ModelInfo.read(self.model).max_position_embeddings
+        token_ids(read_tokenizer(self.model), self.prompts, positions)
         records, interleaved = dict[str, ModeRecord](), self.interleaved
         for group in [self.modes] if interleaved else [(mode,) for mode in self.modes]:
             with ExitStack() as stack:

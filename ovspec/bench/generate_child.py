@@ -49,11 +49,13 @@ def answer(pipeline: Any, tokenizer: Any, asked: dict[str, Any], config: dict[st
     first, raw = metrics.get_ttft().mean / 1000, metrics.raw_metrics
     # Where GenAI drafts it notes a time per step; ovspec notes its passes.
     passes = len(getattr(raw, "verify_durations", raw.m_new_token_times[1:]))
+    tokens = [int(token) for token in result.tokens[0]]
     return {
-        "tokens": [int(token) for token in result.tokens[0]],
+        "tokens": tokens,
         "prompt_tokens": int(inputs.input_ids.shape[1]),
         "first_s": first,
-        "decode_s": seconds - first,
+        # What follows a first token that is the last one is no decoding.
+        "decode_s": seconds - first if len(tokens) > 1 else 0.0,
         "passes": passes,
         "proposed": sum(getattr(raw, "proposed", ())),
         "accepted": sum(getattr(raw, "accepted", ())),

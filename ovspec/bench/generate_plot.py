@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ovspec.bench.generate_report import GenerateReport
+from ovspec.eval.interval import Interval
 from ovspec.eval.plot import save_figure
 
 
@@ -14,14 +15,16 @@ def plot_generate(report: GenerateReport, path: Path) -> None:
 
     categories, modes = report.categories, report.modes
     base = next(iter(report.bases().items()), None)
-    figure = Figure(figsize=(2.4 + 1.6 * len(categories), 4.2), layout="constrained")
+    figure = Figure(figsize=(max(6.4, 2.4 + 1.6 * len(categories)), 4.2), layout="constrained")
     panel, width = figure.subplots(), 0.8 / len(modes)
     for place, mode in enumerate(modes):
         left = [number + (place - (len(modes) - 1) / 2) * width for number in range(len(categories))]
         if base is None:
-            panel.bar(left, [report.speed(mode, category) for category in categories], width, label=mode)
+            speeds = [report.speed(mode, category) or 0.0 for category in categories]
+            panel.bar(left, speeds, width, label=mode)
             continue
-        ratios = [report.ratio(mode, base[1], category) for category in categories]
+        found = [report.ratio(mode, base[1], category) for category in categories]
+        ratios = [Interval(0.0, 0.0, 0.0) if ratio is None else ratio for ratio in found]
         below = [max(0.0, ratio.value - ratio.low) for ratio in ratios]
         above = [max(0.0, ratio.high - ratio.value) for ratio in ratios]
         heights = [ratio.value for ratio in ratios]
@@ -32,5 +35,5 @@ def plot_generate(report: GenerateReport, path: Path) -> None:
         panel.axhline(1.0, color="grey", linewidth=0.8)
     panel.grid(True, axis="y", alpha=0.3)
     panel.legend(fontsize="small", ncols=2)
-    figure.suptitle(report.lines()[0], fontsize="medium")
+    figure.suptitle(report.lines()[0], fontsize="medium", wrap=True)
     save_figure(figure, path)

@@ -41,20 +41,30 @@ class GenerateReport:
         bases = {PLAIN: [PLAIN]} if PLAIN in self.modes else {}
         return {**bases, **({"GenAI's best plain" if len(genai) > 1 else genai[0]: genai} if genai else {})}
 
-    def speed(self, mode: str, category: str) -> float:
-        """Tokens per second behind the first token, over all answers of a category."""
-        tokens, seconds = self._totals(mode, category)
-        return float(tokens.sum() / seconds.sum()) if seconds.sum() else 0.0
+    def speed(self, mode: str, category: str) -> float | None:
+        """Tokens per second behind the first token, over all answers of a category.
 
-    def ratio(self, mode: str, base: Sequence[str], category: str) -> Interval:
-        """Speed by that of the fastest mode of `base`; the interval is of resampled prompts."""
-        other = max(base, key=lambda name: self.speed(name, category))
+        `None`: every answer has one token.
+        """
+        tokens, seconds = self._totals(mode, category)
+        return float(tokens.sum() / seconds.sum()) if seconds.sum() else None
+
+    def ratio(self, mode: str, base: Sequence[str], category: str) -> Interval | None:
+        """Speed by that of the fastest mode of `base`; the interval is of resampled prompts.
+
+        Over the prompts that both answer with more than one token; `None`: there is none.
+        """
+        other = max(base, key=lambda name: self.speed(name, category) or 0.0)
+        figures = np.array([*self._totals(mode, category), *self._totals(other, category)])
+        decoded = figures[:, (figures > 0).all(axis=0)]
+        if not decoded.size:
+            return None
 
         def by(tokens: Any, seconds: Any, their_tokens: Any, their_seconds: Any) -> Any:
-            theirs = their_seconds.sum(-1) / np.maximum(their_tokens.sum(-1), 1.0)
-            return tokens.sum(-1) / np.maximum(seconds.sum(-1), 1e-9) * theirs
+            # In this order a mode by itself is exactly 1, without an interval.
+            return (tokens.sum(-1) / seconds.sum(-1)) / (their_tokens.sum(-1) / their_seconds.sum(-1))
 
-        return Interval.bootstrap(by, *self._totals(mode, category), *self._totals(other, category))
+        return Interval.bootstrap(by, *decoded)
 
     def same(self, mode: str) -> tuple[int, int] | None:
         """Answers that are plain decoding's, and all; `None` where nothing decoded plainly."""
@@ -66,7 +76,10 @@ class GenerateReport:
         return sum(equal), len(equal)
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON object: machine, versions, model, modes with the figures of each category, and answers."""
+        """The JSON object: machine, versions, model, modes with the figures of each category, and answers.
+
+        A figure of tokens behind the first is null where no answer has any.
+        """
         bench = self.result.bench
         return {
             "machine": machine(native=True),
@@ -94,7 +107,7 @@ class GenerateReport:
         title = "tokens/s behind the first token"
         rows = []
         for mode in self.modes:
-            rows.append([mode, *(f"{self.speed(mode, category):.1f}" for category in self.categories)])
+            rows.append([mode, *(_shown(self.speed(mode, name), ".1f") for name in self.categories)])
         return [
             table_of(title, ("mode", *self.categories), rows),
             *(self._ratios(name, base) for name, base in self.bases().items()),
@@ -122,9 +135,9 @@ class GenerateReport:
         rows = []
         for mode in self.modes:
             found = [self.ratio(mode, base, category) for category in self.categories]
-            rows.append(
-                [mode, *(ratio.shown(".2f") for ratio in found), f"{fmean(r.value for r in found):.2f}"]
-            )
+            known = [ratio.value for ratio in found if ratio is not None]
+            cells = ("-" if ratio is None else ratio.shown(".2f") for ratio in found)
+            rows.append([mode, *cells, _shown(fmean(known) if known else None, ".2f")])
         title = f"speed by that of {name} (95% intervals over prompts)"
         return table_of(title, ("mode", *self.categories, _MEAN), rows)
 
@@ -135,11 +148,11 @@ class GenerateReport:
         return [
             mode,
             f"{1000 * median(record.first_s.values()):.0f}",
-            f"{record.fresh.tokens_per_s:.1f}",
-            f"{record.steady.tokens_per_s:.1f}",
-            f"{figures['fresh']:.2f}",
-            f"{figures['tokens_per_pass']:.2f}",
-            "-" if accepted is None else f"{accepted:.2f}",
+            _shown(record.fresh.tokens_per_s or None, ".1f"),
+            _shown(record.steady.tokens_per_s or None, ".1f"),
+            _shown(figures["fresh"], ".2f"),
+            _shown(figures["tokens_per_pass"], ".2f"),
+            _shown(accepted, ".2f"),
             "-" if same is None else f"{same[0]} of {same[1]}",
         ]
 
@@ -150,8 +163,8 @@ class GenerateReport:
         tokens, passes = sum(len(a.tokens) - 1 for a in answers), sum(a.passes for a in answers)
         return {
             "first_token_ms": 1000 * median(record.first_s.values()),
-            "fresh": record.fresh.tokens_per_s / max(record.steady.tokens_per_s, 1e-9),
-            "tokens_per_pass": tokens / max(1, passes),
+            "fresh": record.fresh.tokens_per_s / steady if (steady := record.steady.tokens_per_s) else None,
+            "tokens_per_pass": tokens / passes if passes else None,
             "acceptance": accepted / proposed if proposed else None,
             "same_as_plain": self.same(mode),
         }
@@ -165,7 +178,9 @@ class GenerateReport:
                 category: {
                     "tokens_per_s": self.speed(mode, category),
                     "ratios": {
-                        name: asdict(self.ratio(mode, base, category)) for name, base in bases.items()
+                        name: ratio and asdict(ratio)
+                        for name, base in bases.items()
+                        for ratio in [self.ratio(mode, base, category)]
                     },
                 }
                 for category in self.categories
@@ -177,6 +192,10 @@ class GenerateReport:
                 for prompt, rounds in zip(self.result.bench.prompts, record.answers, strict=True)
             ],
         }
+
+
+def _shown(figure: float | None, form: str) -> str:
+    return "-" if figure is None else format(figure, form)
 
 
 _COLUMNS = (

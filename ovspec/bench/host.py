@@ -80,7 +80,9 @@ class HostBench:
         for setting, options in SETTINGS.items():
             durations = self._durations(engine, options)
             ms = [duration / 1e3 for duration in durations]
-            records.append(HostRecord(setting, len(ms), median(ms), quantiles(ms, n=10)[-1]))
+            records.append(
+                HostRecord(setting, len(ms), median(ms), quantiles(ms, n=10, method="inclusive")[-1])
+            )
         return records
 
     def _durations(self, engine: LLMEngine, options: Mapping[str, Any]) -> list[float]:

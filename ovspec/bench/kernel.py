@@ -12,7 +12,7 @@ import openvino as ov
 
 import ovspec_ops
 from ovspec.bench.cache_contents import fill
-from ovspec.bench.rounds import check_at_least
+from ovspec.bench.rounds import check_at_least, check_once
 from ovspec.cache.cache import CacheTensor
 from ovspec.devices.huge_pages import advise_huge_pages
 from ovspec.devices.properties import CACHE_PRECISIONS
@@ -90,6 +90,8 @@ class KernelBench:
     def __post_init__(self) -> None:
         counts = {"context": min(self.contexts), "tokens": min(self.tokens), "sequences": self.sequences}
         check_at_least(1, **counts, kv_heads=self.kv_heads, head_size=self.head_size, repeat=self.repeat)
+        for option, named in (("--context", self.contexts), ("--tokens", self.tokens), ("--isa", self.isas)):
+            check_once(option, named)
         if max(self.tokens) > MAX_VERIFY_ROWS:
             raise ValueError(f"--tokens {max(self.tokens)}: expected at most {MAX_VERIFY_ROWS}")
         if self.heads < 1 or self.heads % self.kv_heads:

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ovspec.bench.generate_child import encoded
-from ovspec.bench.prompt_file import BenchPrompt
+from ovspec.bench.prompt_file import BenchPrompt, token_ids
 from ovspec.drafters.auto import AutoDrafter
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.drafters.drafter_group import DrafterGroup
@@ -99,6 +98,8 @@ class OfferTrace:
             if body["schema_version"] != SCHEMA_VERSION:
                 raise ValueError(f"schema_version is {body['schema_version']}")
             answers = [_answer(found) for found in body["answers"]]
+            if not answers:
+                raise ValueError("no answers")
             return cls(f"{path.name}: {body['source']}", answers)
         except OSError as error:
             raise ValueError(f"--trace {path}: {error.strerror}; {remedy}") from error
@@ -110,12 +111,15 @@ def _answer(found: dict[str, Any]) -> AnswerOffers:
     offers = {
         name: [Offer(*map(int, values)) for values in entries] for name, entries in found["offers"].items()
     }
-    counts = {len(entries) for entries in offers.values()}
-    if len(counts) != 1 or any(
-        not 0 <= offer.accepted <= offer.tokens for entries in offers.values() for offer in entries
+    counts, prompt_tokens = {len(entries) for entries in offers.values()}, int(found["prompt_tokens"])
+    if (
+        len(counts) != 1
+        or 0 in counts
+        or prompt_tokens < 1
+        or any(not 0 <= offer.accepted <= offer.tokens for entries in offers.values() for offer in entries)
     ):
         raise ValueError("an answer whose numbers of offers or of their tokens do not fit")
-    return AnswerOffers(str(found["category"]), int(found["prompt_tokens"]), offers)
+    return AnswerOffers(str(found["category"]), prompt_tokens, offers)
 
 
 class OfferRecorder(DrafterGroup):
@@ -162,16 +166,18 @@ def record_offers(
         pipeline: with the drafter `auto`, whose drafters are asked.
         source: origin of the trace, stored in it.
         tick: called with a description before each prompt.
+
+    Raises:
+        ValueError: as `token_ids`, before any answer, or no answer has a second token.
     """
     drafter = pipeline.engine.engine.drafter
     assert isinstance(drafter, AutoDrafter)
     recorder = OfferRecorder([PromptLookupDrafter(), *drafter.drafters])
     engine = LLMEngine(pipeline.runner, recorder, "dense", max_model_len=pipeline.max_model_len)
     settings = pipeline.settings(do_sample=False, max_new_tokens=max_new_tokens)
-    answers = []
-    for number, prompt in enumerate(prompts, 1):
+    answers, asked = [], token_ids(pipeline.get_tokenizer(), prompts, pipeline.max_model_len)
+    for number, (prompt, ids) in enumerate(zip(prompts, asked, strict=True), 1):
         tick(f"prompt {number} of {len(prompts)}")
-        ids = encoded(pipeline.get_tokenizer(), prompt.body).input_ids.data[0].tolist()
         request = Request(str(number), ids, settings, schedule=ConstantSchedule(LONGEST))
         ((_, answer),) = engine.generate([request]).items()
         text = [*ids, *answer]
@@ -181,6 +187,10 @@ def record_offers(
         }
         if offers:
             answers.append(AnswerOffers(prompt.category, len(ids), offers))
+    if not answers:
+        raise ValueError(
+            "nothing to record: every answer to these prompts has one token; give prompts with longer ones"
+        )
     return OfferTrace(source, answers)
 
 

@@ -39,7 +39,8 @@ def plot_report(report: Report, path: Path) -> None:
     panels[0].legend()
     processor = report.as_json()["machine"]["processor"]
     source = report.source
-    figure.suptitle(f"{source.name}, {source.weight_format}, {report.num_threads} threads of {processor}")
+    title = f"{source.name}, {source.weight_format}, {report.num_threads} threads of {processor}"
+    figure.suptitle(title, wrap=True)
     save_figure(figure, path)
 
 

@@ -15,7 +15,7 @@ import openvino_genai
 
 from ovspec.bench.footprint import folder_of
 from ovspec.bench.memory import check_models_fit
-from ovspec.bench.rounds import check_at_least, check_names, check_positions, name_of, rotated
+from ovspec.bench.rounds import check_at_least, check_names, check_once, check_positions, name_of, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.modes.sparse_prefill import PROMPT_PIECE
 from ovspec.pipeline.pipeline import LLMPipeline
@@ -90,8 +90,8 @@ class PromptBench:
         check_at_least(1, context=min(self.contexts), repeat=self.repeat, max_new_tokens=tokens)
         check_positions(self.source, max(self.contexts), tokens)
         check_names("--mode", sorted({name_of(mode) for mode in self.modes}), MODES)
-        if len(set(self.modes)) < len(self.modes):
-            raise ValueError(f"--mode {','.join(self.modes)}: expected each once")
+        check_once("--context", self.contexts)
+        check_once("--mode", self.modes)
         for mode in self.modes:
             _pipeline_of(mode)
         if not {name_of(mode) for mode in self.modes} <= {*OURS}:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ovspec.bench.generate_child import encoded
 from ovspec_models.folder.jsonl import check_text, json_lines
 from ovspec_models.folder.shown import cut
 
@@ -46,7 +48,8 @@ def read_prompt_file(path: Path, category: str | None = None, limit: int | None 
         body = _body(place, value)
         name = ALL
         if category is not None:
-            name = str(value.get(category) or "") if isinstance(value, dict) else ""
+            found = value.get(category) if isinstance(value, dict) else None
+            name = "" if found is None else str(found)
             if not name:
                 raise ValueError(f"{place} has no field {category!r}, which --category names; add it")
         counts[name] = counts.get(name, 0) + 1
@@ -55,6 +58,30 @@ def read_prompt_file(path: Path, category: str | None = None, limit: int | None 
     if not prompts:
         raise ValueError(f"--prompts {path} holds no prompt; {_EXPECTED} in every line")
     return prompts
+
+
+def token_ids(tokenizer: Any, prompts: Sequence[BenchPrompt], positions: int | None) -> list[list[int]]:
+    """The token ids of prompts, as chats where the model has a template.
+
+    Args:
+        positions: of the model; `None`: not known.
+
+    Raises:
+        ValueError: a prompt that leaves no position for an answer, or a chat without a template; it names the
+            line.
+    """
+    found = []
+    for prompt in prompts:
+        place = f"the prompt in line {prompt.line}" if prompt.line else "the prompt"
+        if "messages" in prompt.body and not tokenizer.chat_template:
+            raise ValueError(f"{place} has messages, and the model no chat template; give a text")
+        ids = encoded(tokenizer, prompt.body).input_ids.data[0].tolist()
+        if positions is not None and len(ids) >= positions:
+            raise ValueError(
+                f"{place} has {len(ids)} tokens, the model {positions} positions; shorten it or leave it out"
+            )
+        found.append(ids)
+    return found
 
 
 def _body(place: str, value: Any) -> dict[str, Any]:

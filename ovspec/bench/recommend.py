@@ -69,7 +69,11 @@ def recommend_bench(
 
 
 def trials_of(result: GenerateResult) -> list[Trial]:
-    """What every mode gained; answers are compared with plain ones to the same prompt in the same round."""
+    """What every mode gained; answers are compared with plain ones to the same prompt in the same round.
+
+    Raises:
+        ValueError: every answer has one token, so that there is nothing to compare.
+    """
     plain = result.records[PLAIN].answers
     return [_trial(mode, result.records[mode.name].answers, plain) for mode in result.bench.modes]
 
@@ -102,9 +106,13 @@ def _ratio(answers: Sequence[Sequence[AnswerRecord]], plain: Sequence[Sequence[A
     by_prompt = []
     for pair in zip(answers, plain, strict=True):
         rounds = zip(*pair, strict=True)
-        # An answer of one token has no decoding.
         found = [a.tokens_per_s / b.tokens_per_s for a, b in rounds if a.decode_s and b.decode_s]
         if found:
             by_prompt.append(found)
+    if not by_prompt:
+        raise ValueError(
+            "nothing to compare: every answer to these prompts has one token, which the prompt yields; give "
+            "prompts with longer answers"
+        )
     figures = by_prompt[0] if len(by_prompt) == 1 else [median(found) for found in by_prompt]
-    return Interval.of_median(figures or [1.0])
+    return Interval.of_median(figures)

@@ -38,6 +38,12 @@ def check_names(option: str, names: Sequence[str], known: Collection[str]) -> No
         raise ValueError(f"{option} {','.join(names)}: expected some of {','.join(known)}, each once")
 
 
+def check_once(option: str, numbers: Sequence[object]) -> None:
+    """Refuse a setting that is named twice: its rounds would be counted as those of one, twice as many."""
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"{option} {','.join(map(str, numbers))}: expected each once")
+
+
 def name_of(mode: str) -> str:
     """The mode without a chunk size: `dense` of `dense:256`."""
     return mode.partition(":")[0]

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ovspec.bench.offers import LONGEST, OfferTrace
 from ovspec.bench.replay import CostTable, Policy, replay
+from ovspec.bench.rounds import check_once
 from ovspec.drafters.auto import AutoDrafter
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.engine.llm_engine import LLMEngine
@@ -95,6 +96,7 @@ class ScheduleBench:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_once("--policy", [policy.name for policy in self.policies])
         for policy in self.policies:
             policy.check(self.trace)
 
@@ -168,10 +170,10 @@ class ScheduleReport:
         """The categories of the trace."""
         return list(next(iter(self.speeds.values())))
 
-    def best(self, category: str) -> float:
-        """Tokens per second of the best fixed setting, in hindsight."""
+    def best(self, category: str) -> float | None:
+        """Tokens per second of the best fixed setting, in hindsight; `None` where none was replayed."""
         fixed = [name for name in self.speeds if name == PLAIN or Policy(name).tokens is not None]
-        return max((self.speeds[name][category] for name in fixed), default=float("nan"))
+        return max((self.speeds[name][category] for name in fixed), default=None)
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object: machine, versions, trace, costs, tokens_per_s."""
@@ -203,8 +205,10 @@ class ScheduleReport:
         rows = []
         for name, found in self.speeds.items():
             cells = [f"{found[category]:.1f}" for category in self.categories]
-            shares = [found[category] / self.best(category) for category in self.categories]
-            rows.append([name, *cells, f"{min(shares):.2f}", f"{fmean(shares):.2f}"])
+            bests = ((category, self.best(category)) for category in self.categories)
+            shares = [found[category] / best for category, best in bests if best is not None]
+            share = (f"{min(shares):.2f}", f"{fmean(shares):.2f}") if shares else ("-", "-")
+            rows.append([name, *cells, *share])
         names = ("policy", *self.categories, "of the best fixed:\nleast", "\nmean")
         return table_of("tokens/s, replayed", names, rows)
 

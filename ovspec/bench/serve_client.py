@@ -5,11 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
+
+from ovspec_models.folder.shown import cut
 
 # Seconds without any data after which a request has failed.
 _SILENCE = 600.0
@@ -26,7 +28,8 @@ class Timing:
         ended: when the stream ended.
         text: the answer.
         num_prompt_tokens: as the server counts.
-        num_tokens: of the answer, as the server counts.
+        num_tokens: of the answer, as the server counts; 0 where it does not say.
+        complete: whether the stream came to its end, `[DONE]` or the reason of the last choice.
         metrics: the server's own, in the form of vLLM; empty where it sends none.
         error: why there is no answer; empty where there is one.
     """
@@ -40,6 +43,7 @@ class Timing:
     num_tokens: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
     error: str = ""
+    complete: bool = False
 
     @property
     def ttft(self) -> float:
@@ -53,7 +57,7 @@ class Timing:
 
     @property
     def tpot(self) -> float:
-        """Mean time of a token after those of the first chunk."""
+        """Time from the first text to the last, by the tokens after the first."""
         return (self.arrivals[-1] - self.arrivals[0]) / max(1, self.num_tokens - 1)
 
     @property
@@ -66,8 +70,11 @@ class Timing:
         """Times between tokens: a chunk's gap, shared among its tokens.
 
         Servers do not say how many tokens a chunk has; they are counted by its share of the characters.
+        Empty where the server does not count tokens.
         """
         gaps: list[float] = []
+        if not self.num_tokens:
+            return gaps
         per_character = self.num_tokens / max(1, sum(self.lengths))
         for gap, length in zip(self.chunk_gaps, self.lengths[1:], strict=True):
             tokens = max(1, round(length * per_character))
@@ -129,11 +136,12 @@ class ServeClient:
                 if answer.status != 200:
                     timing.error = f"{answer.status} {_message(answer.read())}"
                 else:
-                    for event in _events(answer):
-                        _take(timing, event)
-        except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
+                    _read(timing, answer)
+        except (OSError, http.client.HTTPException, ValueError) as error:
             timing.error = f"{type(error).__name__}: {error}"
         timing.ended = time.perf_counter()
+        if not timing.error and not timing.complete:
+            timing.error = "the stream broke off before [DONE]"
         if not timing.error and not timing.arrivals:
             timing.error = "the stream had no text"
         return timing
@@ -144,27 +152,34 @@ class ServeClient:
         return closing(kind(self._url.hostname, self._url.port, timeout=_SILENCE))
 
 
-def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+def _read(timing: Timing, answer: http.client.HTTPResponse) -> None:
+    # A connection that breaks looks like an end here: only the stream itself says that it is whole.
     for line in answer:
         if line.startswith(b"data:"):
             data = line[5:].strip()
             if data == b"[DONE]":
+                timing.complete = True
                 return
-            yield json.loads(data)
+            event = json.loads(data)
+            if not isinstance(event, dict):
+                timing.error = f"an event is no object: {cut(data.decode())}"
+                return
+            _take(timing, event)
 
 
 def _take(timing: Timing, event: dict[str, Any]) -> None:
     if error := event.get("error"):
         timing.error = str(error.get("message", error) if isinstance(error, dict) else error)
     for choice in event.get("choices") or ():
+        timing.complete |= bool(choice.get("finish_reason"))
         piece = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
         if piece:
             timing.arrivals.append(time.perf_counter())
             timing.lengths.append(len(piece))
             timing.text += piece
     usage = event.get("usage") or {}
-    timing.num_tokens = usage.get("completion_tokens", timing.num_tokens)
-    timing.num_prompt_tokens = usage.get("prompt_tokens", timing.num_prompt_tokens)
+    timing.num_tokens = usage.get("completion_tokens") or timing.num_tokens
+    timing.num_prompt_tokens = usage.get("prompt_tokens") or timing.num_prompt_tokens
     timing.metrics = event.get("metrics") or timing.metrics
 
 

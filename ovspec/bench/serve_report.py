@@ -69,7 +69,7 @@ class ServeReport:
     def acceptance(self) -> dict[str, float] | None:
         """The server's figures of drafts, over all requests; `None` if it gives none."""
         name = "speculative_decoding"
-        found = [one.metrics[name] for one in self.answered if name in one.metrics]
+        found = [one.metrics[name] for one in self.answered if one.metrics.get(name)]
         if not found:
             return None
         steps = sum(one["num_spec_steps"] for one in found)
@@ -84,10 +84,11 @@ class ServeReport:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """All figures as JSON values; times in milliseconds."""
+        """All figures as JSON values; times in milliseconds, null what the server gives no numbers for."""
         done = self.answered
         tokens, chunks = sum(one.num_tokens for one in done), sum(len(one.arrivals) for one in done)
-        densities = [one.metrics["attention_density"] for one in done if "attention_density" in one.metrics]
+        said = (one.metrics.get("attention_density") for one in done)
+        densities = [density for density in said if density is not None]
         return {
             "model": self.model,
             "concurrency": self.concurrency,
@@ -99,8 +100,8 @@ class ServeReport:
             "request_throughput": len(done) / self.seconds,
             "num_prompt_tokens": sum(one.num_prompt_tokens for one in done),
             "num_output_tokens": tokens,
-            "output_throughput": tokens / self.seconds,
-            "tokens_per_chunk": tokens / chunks if chunks else 0.0,
+            "output_throughput": tokens / self.seconds if tokens else None,
+            "tokens_per_chunk": tokens / chunks if tokens else None,
             **{f"{name}_ms": asdict(spread) for name, spread in self.spreads.items()},
             "speculative_decoding": self.acceptance,
             "attention_density": sum(densities) / len(densities) if densities else None,
@@ -112,9 +113,13 @@ class ServeReport:
         lines = [
             f"{self.model}: {body['num_answered']} of {body['num_requests']} requests answered in "
             f"{self.seconds:.1f} s, {self.concurrency} at a time",
-            f"{body['output_throughput']:.1f} tokens/s, {body['request_throughput']:.2f} requests/s, "
-            f"{body['tokens_per_chunk']:.2f} tokens a chunk",
         ]
+        rate = f"{body['request_throughput']:.2f} requests/s"
+        if body["output_throughput"] is None:
+            lines.append(f"{rate}; the server does not say how many tokens its answers have")
+        else:
+            per_chunk = f"{body['tokens_per_chunk']:.2f} tokens a chunk"
+            lines.append(f"{body['output_throughput']:.1f} tokens/s, {rate}, {per_chunk}")
         if (drafts := self.acceptance) is not None and drafts["num_spec_steps"]:
             lines.append(
                 f"mean acceptance length {drafts['mean_acceptance_length']:.2f}, "
@@ -133,5 +138,6 @@ class ServeReport:
         table = Table("ms", "mean", "50%", "90%", "99%", title="times", title_justify="left")
         for name, spread in self.spreads.items():
             values = (spread.mean, spread.p50, spread.p90, spread.p99)
-            table.add_row(name.replace("_", " "), *(f"{value:.1f}" for value in values))
+            cells = (f"{value:.1f}" if any(values) else "-" for value in values)
+            table.add_row(name.replace("_", " "), *cells)
         return table

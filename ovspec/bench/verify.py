@@ -23,7 +23,7 @@ from ovspec.bench.backends import (
 from ovspec.bench.bandwidth import method, read_bandwidth
 from ovspec.bench.memory import models_fit
 from ovspec.bench.report import Record, Report
-from ovspec.bench.rounds import Spread, check_at_least, check_names, check_positions, rotated
+from ovspec.bench.rounds import Spread, check_at_least, check_names, check_once, check_positions, rotated
 from ovspec.bench.source import ModelSource
 from ovspec.bench.weight_traffic import WeightTraffic
 from ovspec.devices.devices import is_cpu
@@ -69,6 +69,8 @@ class VerifyBench:
                 f"--tokens {max(self.tokens)}: a verification pass takes at most {MAX_VERIFY_ROWS} tokens"
             )
         check_positions(self.source, max(self.contexts), max(self.tokens))
+        check_once("--context", self.contexts)
+        check_once("--tokens", self.tokens)
         check_names("--backend", self.backends, BACKENDS)
         if not is_cpu(self.device) and "native" in self.compiled_models:
             raise ValueError(

@@ -29,7 +29,7 @@ from ovspec.cli.options.common import (
 )
 from ovspec.cli.options.forms import COUNT, default_option, json_flag
 from ovspec.cli.options.help import ShortHelpCommand
-from ovspec.cli.options.output import print_json
+from ovspec.cli.options.output import print_json, warn
 from ovspec.devices.devices import openvino_core
 from ovspec.generation.inputs import encode, read_tokenizer
 from ovspec.graphs.compile import read_model
@@ -109,6 +109,11 @@ def calibrate(
     found = target.search(model, rule_of(given, config), texts, positions, target_kl, chosen_properties)
     if not given.given(AMOUNT_FIELDS + EXPERT_FIELDS + CHANNEL_FIELDS):
         found.check_worth(target_kl)
+    if found.joint.kl > target_kl:
+        warn(
+            f"--target-kl {target_kl:g} is not met: the amounts that are given cost a mean KL of "
+            f"{found.joint.kl:.2g} with every other part whole; give larger ones, or fewer"
+        )
     config.verify = with_settings(config.verify, found.sparse)
     path = config.save(model)
     if as_json:
@@ -139,9 +144,19 @@ def folder_config(folder: Path) -> OvspecConfig:
 
 
 def tokenized(folder: Path, texts: list[str], limit: int) -> list[NDArray[np.int64]]:
-    """Token ids of the texts, of each at most so many."""
+    """Token ids of the texts, of each at most so many.
+
+    Raises:
+        ValueError: all are shorter than a pass, so that nothing could be counted or compared.
+    """
     tokenizer = read_tokenizer(folder)
-    return [np.array(encode(tokenizer, text)[:limit], np.int64) for text in texts]
+    found = [np.array(encode(tokenizer, text)[:limit], np.int64) for text in texts]
+    if (longest := max(map(len, found))) < ROWS:
+        raise ValueError(
+            f"--data: the longest of {len(found)} texts has {longest} tokens, as at most {limit} are read, "
+            f"and a pass takes {ROWS}; give longer texts, or a larger --max-tokens"
+        )
+    return found
 
 
 def read_densely(

@@ -35,8 +35,9 @@ def show_target(found: Found, target_kl: float) -> None:
     """Print the setting of every part, and its KL alone and together with the others."""
     rows = [(part.name, _reads(part), *_cost(part.alone)) for part in found.parts]
     print_rows(("part", "reads", "KL alone", "top-1 alone"), [*rows, ("together", "", *_cost(found.joint))])
+    bound = "of at most" if found.joint.kl <= target_kl else "and not at most"
     click.echo(
-        f"mean KL {found.joint.kl:.2g} of at most {target_kl:g} nats a position; verify='sparse' takes these "
+        f"mean KL {found.joint.kl:.2g} {bound} {target_kl:g} nats a position; verify='sparse' takes these "
         "settings, and is LOSSY by that"
     )
 

@@ -13,7 +13,13 @@ from ovspec.cli.eval_rag import rag
 from ovspec.cli.eval_selection import selection
 from ovspec.cli.eval_tasks import tasks
 from ovspec.cli.options.bench import check_outputs
-from ovspec.cli.options.common import float_list, int_list, json_option, prompts_options
+from ovspec.cli.options.common import (
+    float_list,
+    int_list,
+    json_option,
+    max_new_tokens_option,
+    prompts_options,
+)
 from ovspec.cli.options.drafting import drafting_fields
 from ovspec.cli.options.forms import COUNT, PATH, default_option, typed_option
 from ovspec.cli.options.help import ShortHelpCommand
@@ -55,6 +61,7 @@ COMMON = (
 # The default of `generate` is lossless. This command measures lossy settings, so sparse is its default.
 @evaluate.command(cls=ShortHelpCommand, common=COMMON, context_settings={"default_map": {"verify": "sparse"}})
 @prompts_options
+@max_new_tokens_option
 @typed_option("--context", COUNT, "Cut longer prompts to their last tokens.")
 @default_option(
     "--reference",

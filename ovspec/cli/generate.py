@@ -239,11 +239,13 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
         raise ValueError("--prompt and --prompt-file exclude each other: give one")
     if prompt_file is not None:
         file = prompt_file
-        prompt = read_utf8(f"--prompt-file {file}", lambda: file.read_text(encoding="utf-8"))
+        prompt = read_utf8(f"--prompt-file {file}", lambda: file.read_text(encoding="utf-8-sig"))
     if prompt is None:
         if sys.stdin.isatty():
             raise ValueError("no prompt: give --prompt TEXT, --prompt-file FILE, or pipe text in")
-        prompt = read_utf8("the prompt on standard input", lambda: sys.stdin.buffer.read().decode("utf-8"))
+        prompt = read_utf8(
+            "the prompt on standard input", lambda: sys.stdin.buffer.read().decode("utf-8-sig")
+        )
     if not prompt.strip():
         held = "the prompt is" if prompt_file is None else f"--prompt-file {prompt_file} is"
         raise ValueError(f"{held} empty: give --prompt TEXT or --prompt-file FILE")

@@ -98,6 +98,10 @@ def info(
         raise ValueError(
             f"--property {properties[0]} is for a model: ovspec info --self-check --model DIR --property ..."
         )
+    asked = {"--context": context is not None, "--bandwidth": bandwidth, "--program": program}
+    wanted = [name for name, given in asked.items() if given]
+    if folder is not None and wanted and head_kind(folder) is not None:
+        raise ValueError(f"{wanted[0]} is for models, and {folder} is a head; give its target")
     facts: dict[str, Any] = {"installation": installation()}
     device = resolve_device(device)
     if not is_cpu(device):
@@ -159,8 +163,6 @@ def programs_of(folder: Path | None) -> LayerPrograms:
     """The steps of a model's decoder layers."""
     if folder is None:
         raise ValueError("--program needs a model: ovspec info FOLDER --program")
-    if head_kind(folder) is not None:
-        raise ValueError(f"--program is for models, and {folder} is a head; give its target")
     return layer_programs(folder)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 _RESAMPLES = 4000
+_VALUES = 2**21  # that are drawn at a time
 _Z = 1.959964  # of a normal distribution, 95% between
 
 
@@ -39,9 +40,13 @@ class Interval:
             figures: one number of every example each; what belongs to one example is drawn together.
         """
         values = np.array(figures, np.float64)
-        examples = values.shape[1]
-        drawn = values[:, np.random.default_rng(0).integers(examples, size=(_RESAMPLES, examples))]
-        low, high = np.percentile(statistic(*drawn), [2.5, 97.5])
+        examples, random, found = values.shape[1], np.random.default_rng(0), []
+        # Some at a time: those of ten thousand examples together take gigabytes, at the end of a long run.
+        some = max(1, _VALUES // values.size)
+        for begin in range(0, _RESAMPLES, some):
+            drawn = random.integers(examples, size=(min(some, _RESAMPLES - begin), examples))
+            found.append(statistic(*values[:, drawn]))
+        low, high = np.percentile(np.concatenate(found), [2.5, 97.5])
         return cls(float(statistic(*values)), float(low), float(high))
 
     @classmethod

@@ -48,7 +48,8 @@ def plot_fidelity(report: Report, path: Path) -> None:
         panel.set_xlabel(f"speed, by {report.reference} decoding's")
         panel.grid(True, alpha=0.3)
     prompts = f"{len(report.references)} prompt{'s' if len(report.references) > 1 else ''}"
-    figure.suptitle(f"{report.model.folder.name}, {prompts}, inference {report.precisions['inference']}")
+    title = f"{report.model.folder.name}, {prompts}, inference {report.precisions['inference']}"
+    figure.suptitle(title, wrap=True)
     save_figure(figure, path)
 
 

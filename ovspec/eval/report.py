@@ -140,7 +140,7 @@ class Report:
         columns = [
             ("", self.reference, [result.setting.name for result in self.results]),
             ("identical\noutputs", "", [f"{s.identical} of {s.prompts}" for s in summaries]),
-            ("diverges\nat token", "", [_number(s.median_first_divergence, ".0f") for s in summaries]),
+            ("diverges\nat token", "", [_number(s.median_first_divergence, "g") for s in summaries]),
             ("matched\nprefix", "", [f"{s.matched_prefix:.2f}" for s in summaries]),
             ("accepted\nlength", f"{length:.2f}", [f"{s.mean_acceptance_length:.2f}" for s in summaries]),
             ("density", f"{density:.2f}", [f"{s.attention_density:.2f}" for s in summaries]),

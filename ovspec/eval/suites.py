@@ -106,7 +106,9 @@ def _entries(what: str, path: Path) -> Iterator[tuple[str, Any]]:
     text = read_utf8(what, lambda: path.read_bytes().decode("utf-8-sig"))
     try:
         whole = json.loads(text)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if path.suffix == ".json" and not _is_json(text.lstrip().partition("\n")[0]):
+            raise ValueError(f"{what} is no JSON ({error}); correct it") from None
         # Lines, or damaged; then the message names the line.
         for number, value in json_lines(what, text.encode):
             yield f"{what}: line {number}", value
@@ -115,6 +117,14 @@ def _entries(what: str, path: Path) -> Iterator[tuple[str, Any]]:
         yield from ((f"{what}: entry {number}", value) for number, value in enumerate(whole, 1))
     else:
         yield what, whole
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _examples(place: str, name: str, value: Any) -> Iterable[Example]:

@@ -117,6 +117,10 @@ class TasksEval:
         if isinstance(example.prompt, str):
             ids = prompts.encode(example.prompt, pipeline.get_generation_config().apply_chat_template)
         else:
+            if not pipeline.get_tokenizer().chat_template:
+                raise ValueError(
+                    f"{example.place} has messages, and the model no chat template; give a prompt"
+                )
             ids = prompts.tokenized(prompts.templated(ChatHistory(list(example.prompt))))
         if self.context is not None and len(ids) > self.context:
             front = self.context // 2
@@ -125,9 +129,10 @@ class TasksEval:
             raise ValueError(f"{example.place}: the prompt has {len(ids)} tokens, expected at least 2")
         room = pipeline.max_model_len - max(self._new_tokens(example), _REFERENCE_TOKENS)
         if len(ids) > room:
+            remedy = "cut prompts with --context" if room > 1 else "give a smaller --max-new-tokens"
             raise ValueError(
                 f"{example.place}: the prompt has {len(ids)} tokens, and beside answer and reference the "
-                f"model has positions for {max(0, room)}; cut prompts with --context"
+                f"model has positions for {max(0, room)}; {remedy}"
             )
         return ids
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from commands import one_line, ovspec
 
 from ovspec.bench.generate import AnswerRecord, GenerateBench, GenerateResult, ModeRecord
 from ovspec.bench.generate_modes import Mode
+from ovspec.bench.generate_plot import plot_generate
 from ovspec.bench.generate_report import GenerateReport
 from ovspec.bench.prompt_file import BenchPrompt, read_prompt_file
 from ovspec.cli import cli
@@ -92,7 +94,8 @@ def test_speeds_are_of_whole_categories() -> None:
     assert report.speed("plain", "a") == 100.0 and report.speed("plain", "b") == 10.0
     bases = report.bases()
     assert bases == {"plain": ["plain"], "GenAI's best plain": ["genai", "genai_sdpa"]}
-    assert [report.ratio("suffix:2", base, "a").value for base in bases.values()] == [2.0, 4.0]
+    ratios = [report.ratio("suffix:2", base, "a") for base in bases.values()]
+    assert [ratio.value for ratio in ratios if ratio] == [2.0, 4.0]
 
 
 @pytest.mark.parametrize(
@@ -140,6 +143,87 @@ def test_prompts_that_are_refused(line: str, said: str, tmp_path: Path) -> None:
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"messages": [{"role": "user", "content": "Hi"}]}, "has messages, and the model no chat template"),
+        ({"prompt": 9000 * "word "}, "tokens, the model 8192 positions; shorten it or leave it out"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("generate", "--mode", "plain"),
+        ("trace", "--offers", "-o", "trace.json"),
+        ("trace", "--drafter", "suffix", "-o", "trace.json"),
+    ],
+)
+def test_a_prompt_that_the_model_cannot_answer_is_named_before_the_first_answer(
+    prompts: Path, tmp_path: Path, body: dict[str, Any], said: str, command: tuple[str, ...]
+) -> None:
+    if "suffix" in command and "messages" in body:
+        pytest.skip("its prompts are texts")
+    prompts.write_text(f'"Hi"\n\n{json.dumps(body)}\n', encoding="utf-8")
+    name, *options = command
+    run = ovspec("bench", name, "-m", demo_pair_path(), "--prompts", prompts, *options, cwd=tmp_path)
+    error = one_line(run)
+    assert error.startswith("ovspec: error: the prompt in line 3 has ") and said in error
+
+
+def test_answers_of_one_token_have_no_speed(tmp_path: Path) -> None:
+    """The demo model ends a text that has ended; what is not measured is missing, and not 0."""
+    prompts, figures = tmp_path / "prompts.jsonl", tmp_path / "figures.json"
+    lines = [{"prompt": "The end.", "kind": 0}, {"prompt": "Once upon a time", "kind": 1}]
+    prompts.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    options = ("--category", "kind", "--mode", "plain,lookup:4", "--max-new-tokens", "8", "--json", figures)
+    picture = tmp_path / "figures.svg"
+    run = ovspec(
+        "bench", "generate", "-m", demo_pair_path(), "--prompts", prompts, *options, "--plot", picture
+    )
+    assert run.returncode == 0, run.stderr
+    assert picture.stat().st_size
+    for mode in json.loads(figures.read_text(encoding="utf-8"))["modes"].values():
+        assert mode["categories"]["0"] == {"tokens_per_s": None, "ratios": {"plain": None}}
+        assert mode["categories"]["1"]["tokens_per_s"] > 0 and mode["fresh"] is None
+        assert mode["categories"]["1"]["ratios"]["plain"]["value"] > 0
+        assert [len(found["rounds"][0]["tokens"]) == 1 for found in mode["answers"]] == [True, False]
+        assert mode["answers"][0]["rounds"][0]["decode_s"] == 0.0
+
+
+def test_ratios_leave_out_answers_of_one_token() -> None:
+    """Where resampled prompts were all of these, an interval would reach down to 0."""
+    prompts = [BenchPrompt(line, "a", {}) for line in (1, 2)]
+    modes = tuple(Mode.of(name, None, {}) for name in ("plain", "suffix:2"))
+    answers = {
+        "plain": [[answer(10, 1.0)], [answer(0, 0.0)]],
+        "suffix:2": [[answer(10, 0.5)], [answer(0, 0.0)]],
+    }
+    records = {name: ModeRecord(found[0][0], found[0][0], {}, found) for name, found in answers.items()}
+    report = GenerateReport(GenerateResult(GenerateBench(Path(), modes, prompts), True, records))
+    ratio = report.ratio("suffix:2", ["plain"], "a")
+    own = report.ratio("plain", ["plain"], "a")
+    assert own is not None and own.low == own.value == own.high == 1.0
+    assert ratio is not None and (ratio.low, ratio.value, ratio.high) == (2.0, 2.0, 2.0)
+
+
+def test_the_title_of_a_picture_is_not_cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One category makes a narrow picture, and a title has the names of model and processor."""
+    figures: list[Any] = []
+    monkeypatch.setattr("ovspec.bench.generate_plot.save_figure", lambda figure, path: figures.append(figure))
+    modes = tuple(Mode.of(name, None, {}) for name in ("plain", "suffix:2"))
+    records = {
+        mode.name: ModeRecord(answer(9, 1.0), answer(9, 1.0), {}, [[answer(9, 1.0)]]) for mode in modes
+    }
+    folder = tmp_path / "a-model-with-a-long-name-in-int4-that-a-user-has-exported"
+    bench = GenerateBench(folder, modes, [BenchPrompt(1, "all", {})])
+    plot_generate(GenerateReport(GenerateResult(bench, True, records)), tmp_path / "picture.png")
+    (figure,) = figures
+    figure.draw_without_rendering()
+    (title,) = figure.texts
+    extent = title.get_window_extent()
+    assert 0 <= extent.x0 < extent.x1 <= figure.bbox.width
+
+
 def test_prompts_by_category(prompts: Path) -> None:
     chat = {"messages": [{"role": "user", "content": "Hi", "name": "x"}], "kind": "chat"}
     prompts.write_text(prompts.read_text(encoding="utf-8") + "\n" + json.dumps(chat), encoding="utf-8")
@@ -147,3 +231,5 @@ def test_prompts_by_category(prompts: Path) -> None:
     assert [(prompt.line, prompt.category) for prompt in found] == [(1, "story"), (2, "song"), (4, "chat")]
     assert found[2].body == {"messages": [{"role": "user", "content": "Hi"}]}
     assert [prompt.category for prompt in read_prompt_file(prompts)] == 4 * ["all"]
+    prompts.write_text('{"prompt": "Hi", "kind": 0}', encoding="utf-8")
+    assert [prompt.category for prompt in read_prompt_file(prompts, "kind")] == ["0"]

@@ -31,6 +31,12 @@ def test_every_setting_is_timed() -> None:
         assert 0 < record["median_ms"] <= record["p90_ms"]
 
 
+def test_few_steps_have_no_figure_beyond_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostBench, "_durations", lambda *_: [1e3, 2e3])
+    for record in HostBench(300, 3, 2).run():
+        assert record.median_ms == 1.5 and record.p90_ms == pytest.approx(1.9)
+
+
 @pytest.mark.parametrize(("name", "value"), [("vocab_size", 1), ("steps", 0)])
 def test_bad_numbers_are_refused(name: str, value: int) -> None:
     arguments = {"vocab_size": 300, "num_assistant_tokens": 3, "steps": 20, name: value}

@@ -50,6 +50,9 @@ def test_command_prints_json_for_the_instruction_sets_asked_for() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"contexts": (8, 8)}, "--context 8,8: expected each once"),
+        ({"tokens": (2, 1, 2)}, "--tokens 2,1,2: expected each once"),
+        ({"isas": ("avx2", "avx2")}, "--isa avx2,avx2: expected each once"),
         ({"contexts": (0,)}, "--context 0: expected at least 1"),
         ({"tokens": (65,)}, "--tokens 65: expected at most 64"),
         ({"sequences": 0}, "--sequences 0: expected at least 1"),

@@ -69,6 +69,7 @@ def test_output_says_what_ran_and_what_is_lossy(outcome: tuple[str, dict[str, An
         (["--mode", "dense:0"], "--mode dense:0: only stock, dense, sparse take a chunk size"),
         (["--mode", "genai:64"], "--mode genai:64: only stock, dense, sparse take a chunk size"),
         (["--mode", "sparse:64"], "sparse at least 128"),
+        (["--context", "64,64"], "--context 64,64: expected each once"),
         (["--context", "0"], "--context 0: expected at least 1"),
         (["--context", "512,40960"], "positions; with 1 new tokens give at most"),
         (["--max-new-tokens", "0"], "--max-new-tokens 0: expected at least 1"),

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from commands import one_line, ovspec
 
 from ovspec.bench.offers import AnswerOffers, Offer, OfferTrace
 from ovspec.bench.replay import CostTable, Policy, replay
+from ovspec.bench.schedule import ScheduleBench, ScheduleReport
 from ovspec.cli import cli
 from ovspec_models import demo_pair_path
 
@@ -76,7 +78,26 @@ def test_what_is_no_trace_or_policy_is_refused(tmp_path: Path) -> None:
     path.write_text('{"schema_version": 1}', encoding="utf-8")
     with pytest.raises(ValueError, match=r"is no trace of offers .*bench trace --offers"):
         OfferTrace.load(path)
+    for found in ([], [{"category": "a", "prompt_tokens": 5, "offers": {"suffix": []}}]):
+        path.write_text(json.dumps({"schema_version": 1, "source": "x", "answers": found}), encoding="utf-8")
+        with pytest.raises(ValueError, match="is no trace of offers"):
+            OfferTrace.load(path)
     trace = OfferTrace("made", [answer(0, 0.5)])
+    with pytest.raises(ValueError, match="--policy plain,plain: expected each once"):
+        ScheduleBench(demo_pair_path(), None, trace, 2 * (Policy("plain"),))
     for name in ("sufix", "suffix:0", "assistant", "suffix:", "suffix:49", "plain:4"):
         with pytest.raises(ValueError, match=r"--policy .*expected some of auto, plain, suffix"):
             Policy(name).check(trace)
+
+
+def test_without_a_fixed_policy_there_is_no_share() -> None:
+    report = ScheduleReport("made", CostTable([1], [1], [[1.0]]), {"auto": {"text": 10.0}})
+    assert [list(column.cells) for column in report.table().columns] == [["auto"], ["10.0"], ["-"], ["-"]]
+
+
+def test_answers_of_one_token_leave_nothing_to_record(tmp_path: Path) -> None:
+    prompts, path = tmp_path / "prompts.jsonl", tmp_path / "trace.json"
+    prompts.write_text('"The end."', encoding="utf-8")  # which the demo model ends at once
+    arguments = ("--prompts", prompts, "--offers", "-o", path)
+    run = ovspec("bench", "trace", "-m", demo_pair_path(), *arguments)
+    assert "every answer to these prompts has one token" in one_line(run) and not path.exists()

@@ -132,3 +132,12 @@ def test_bad_data_names_the_line(folder: Path, tmp_path: Path, content: bytes, m
 def test_a_cache_of_models_is_refused(folder: Path, data: Path) -> None:
     error = calibrate(folder, data, "--property", "CACHE_DIR=cache").exception
     assert str(error) == "--property CACHE_DIR: what calibration runs is not kept; leave it out"
+
+
+def test_texts_shorter_than_a_pass_are_refused(folder: Path, data: Path, tmp_path: Path) -> None:
+    """They leave nothing to count: the amounts would be those of no pass at all."""
+    short = tmp_path / "short.jsonl"
+    short.write_text('"Once upon a"\n"Hi"\n', encoding="utf-8")
+    for arguments, tokens in (((short,), 3), ((data, "--max-tokens", "5"), 5)):
+        error = str(calibrate(folder, *arguments, "--target-kl", "50").exception)
+        assert f"texts has {tokens} tokens" in error and "a pass takes 6; give longer texts" in error

@@ -75,6 +75,16 @@ def test_given_amounts_stand(mixture: Path, data: Path) -> None:
     assert all(TOP_K <= budget < EXPERTS for budget in config.verify.expert_budget)
 
 
+def test_given_amounts_that_cost_more_than_the_target_are_said(
+    demo_ir: Path, data: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(demo_ir, tmp_path / "model"))
+    run = calibrate(folder, data, "--target-kl", "0.001", "--budget", "32", "--ffn-density", "0.1")
+    assert run.exit_code == 0, run.output
+    assert " and not at most 0.001 nats a position" in run.stdout
+    assert "warning: --target-kl 0.001 is not met: the amounts that are given cost" in run.stderr
+
+
 def test_channels_of_a_dense_model(demo_ir: Path, data: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(demo_ir, tmp_path / "model"))
     run = calibrate(folder, data, "--target-kl", "0.5", "--coverage", "0.9", "--json")

@@ -99,6 +99,10 @@ def test_info() -> None:
     assert "prefix cache, MB" in table
     assert "--bandwidth needs a model" in one_line(ovspec("info", "--bandwidth"))
     assert "--splits 3 needs a model" in one_line(ovspec("info", "--self-check", "--splits", "3"))
+    assert "--context -3: expected" in one_line(ovspec("info", demo_pair_path(), "--context", "-3"))
+    for option in (("--context", "5"), ("--bandwidth",), ("--program",)):
+        refused = one_line(ovspec("info", demo_pair_path() / "eagle3", *option))
+        assert f"{option[0]} is for models" in refused and "is a head; give its target" in refused
 
 
 def test_self_check_is_green() -> None:

@@ -71,6 +71,14 @@ def test_ratios_are_of_the_same_round() -> None:
     assert best({"plain": plain, "auto": ([20.0, 2.0, 0.9], 4)}) == "plain"
 
 
+def test_answers_of_one_token_are_no_ground_for_a_verdict() -> None:
+    one = AnswerRecord([0], 4, 0.1, 0.0, 0, 0, 0)
+    bench = recommend_bench(demo_pair_path(), None, [BenchPrompt(0, "all", {"prompt": "a"})], 11, {})
+    records = {mode.name: ModeRecord(one, one, {0: 0.1}, [[one, one]]) for mode in bench.modes}
+    with pytest.raises(ValueError, match="every answer to these prompts has one token"):
+        trials_of(GenerateResult(bench, True, records))
+
+
 def test_prompts_exclude_a_prompt(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('"a"\n', encoding="utf-8")

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ovspec.cli import cli
 from ovspec.cli.export import step_display
+from ovspec.cli.generate import read_prompt
 from ovspec.cli.options.output import print_table, save_text
 from ovspec_models import demo_pair_path
 from ovspec_models.export.export import _install_command
@@ -114,3 +115,13 @@ def test_the_export_says_what_to_install_from_an_index_that_has_it() -> None:
     assert "pip install ovspec" not in card and "pip install ./ovspec-" in card
     outcome = CliRunner().invoke(cli, ["export", "--help"])
     assert "pip install" not in outcome.output
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Editors on Windows write one; it changed the answer."""
+    path = tmp_path / "prompt.txt"
+    path.write_text("Once upon a time", encoding="utf-8-sig")
+    assert read_prompt(None, path) == "Once upon a time"
+    with path.open(encoding="utf-8") as file:
+        monkeypatch.setattr("sys.stdin", file)
+        assert read_prompt(None, None) == "Once upon a time"

@@ -8,11 +8,12 @@ import math
 import pytest
 
 from ovspec import CommitVerify, SparseVerify
-from ovspec.eval import Setting, sweep
+from ovspec.eval import Report, Setting, sweep
 from ovspec.eval.divergence import Decision
 from ovspec.eval.results import KL, Outcome, Reference, Result, Summary
 from ovspec.generation.metrics import PerfMetrics
 from ovspec.generation.raw_metrics import RawPerfMetrics
+from ovspec_models import ModelInfo, demo_pair_path
 
 REFERENCES = [
     Reference(1, 100, [5, 6, 7, 8], 20.0),
@@ -144,3 +145,27 @@ def test_sweep_that_makes_no_sense(
     with pytest.raises(ValueError, match=expected.split(":")[0]) as refused:
         sweep(verify, field, values)
     assert expected in str(refused.value)
+
+
+def test_the_table_has_the_median_of_the_json_object() -> None:
+    """Of an even number of outputs it may lie between two tokens: 2.5, which was shown as 2."""
+    diverged = [Outcome(4, at, 0.05, 30.0, 1.5, A) for at in (2, 3)]
+    references = [Reference(line, 100, [5, 6, 7, 8], 20.0) for line in (1, 2)]
+    found = Result(Setting(SparseVerify(budget=64)), diverged, PerfMetrics())
+    report = Report(
+        model=ModelInfo.read(demo_pair_path()),
+        drafter=None,
+        draft_model=None,
+        reference="dense",
+        num_assistant_tokens=0,
+        max_new_tokens=4,
+        context=None,
+        low_margin=0.1,
+        precisions={},
+        references=references,
+        reference_metrics=REFERENCE,
+        results=[found],
+    )
+    assert report.as_json()["settings"][0]["median_first_divergence"] == 2.5
+    (column,) = (one for one in report.tables()[0].columns if str(one.header).startswith("diverges"))
+    assert list(column.cells) == ["", "2.5"]

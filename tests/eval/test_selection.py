@@ -78,3 +78,9 @@ def test_layers_of_the_demo_target(demo_ir: Path, tmp_path: Path) -> None:
     prompts.write_text(json.dumps({"prompt": STORY * 40}))
     with pytest.raises(ValueError, match=r"line 1 has \d+ tokens, the model 8192 positions; cut texts with"):
         ovspec("-m", str(demo_ir), "--prompts", str(prompts), "--budget", "128")
+
+
+def test_an_option_without_effect_is_refused(demo_ir: Path) -> None:
+    arguments = ["-m", str(demo_ir), "--prompts", "prompts.jsonl", "--max-new-tokens", "4"]
+    run = CliRunner().invoke(cli, ["eval", "selection", *arguments])
+    assert run.exit_code == 2 and "No such option" in run.output

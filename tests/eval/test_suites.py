@@ -190,6 +190,16 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, name: str) -> Non
     assert expected in str(refused.value) and "\n" not in str(refused.value)
 
 
+def test_a_damaged_file_of_one_value_names_its_own_line(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.json"
+    path.write_text('[\n {"prompt": "a"},\n {"prompt": "b"},,\n {"prompt": "c"}\n]\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"tasks\.json is no JSON \(.*: line 3 "):
+        read_suites([path])
+    path.write_text(lines({"prompt": "a"}) + "{\n", encoding="utf-8")  # a value in each line
+    with pytest.raises(ValueError, match=r"tasks\.json: line 2 is no JSON"):
+        read_suites([path])
+
+
 def test_needles_lie_at_their_depths() -> None:
     sentences = sentences_of("text", lambda: "One two. Three four five! Six? ")
     assert sentences == ["One two.", "Three four five!", "Six?"]

@@ -223,7 +223,8 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
         ("--suite", "{suite}", "--attention", "stock", "--setting", "prompts"),
         "--setting prompts: sparse prompts need --attention native",
     ),
-    "chat": (("--suite", "{chat}"), "this model has no chat template"),
+    "chat": (("--suite", "{chat}"), "has messages, and the model no chat template"),
+    "long answers": (("--suite", "{suite}", "--max-new-tokens", "9000"), "give a smaller --max-new-tokens"),
     "damaged": (("--suite", "{damaged}"), "line 1 is no JSON"),
     "json": (("--suite", "{suite}", "--json", "missing/f.json"), "--json missing/f.json: the folder"),
 }

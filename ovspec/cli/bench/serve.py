@@ -17,6 +17,15 @@ from ovspec.cli.options.forms import ABOVE_ZERO, COUNT, PATH, default_option, ty
 from ovspec.eval.prompts import read_prompts
 
 _MOST_WORDS = 10_000_000
+# Fields of every request, and the options that decide them.
+_SET_HERE = {
+    "model": ", by --model",
+    "max_tokens": ", by --max-tokens",
+    "prompt": ", by --prompts",
+    "messages": ", by --prompts and --chat",
+    "stream": "",
+    "stream_options": "",
+}
 
 
 @click.command()
@@ -74,7 +83,7 @@ def extra_fields(pairs: tuple[str, ...]) -> dict[str, Any]:
     """Fields of repeated `--extra FIELD=JSON` options.
 
     Raises:
-        ValueError: something else.
+        ValueError: something else, a field twice, or one that the command sets itself.
     """
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -85,4 +94,8 @@ def extra_fields(pairs: tuple[str, ...]) -> dict[str, Any]:
             equals = ""
         if not name or not equals:
             raise ValueError(f"--extra {pair}: expected FIELD=JSON, such as ignore_eos=true")
+        if name in _SET_HERE:
+            raise ValueError(f"--extra {pair}: the command sets {name} itself{_SET_HERE[name]}; leave it out")
+        if sum(other.partition("=")[0] == name for other in pairs) > 1:
+            raise ValueError(f"--extra {name} is given twice: leave one out")
     return found

@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from ovspec.bench.offers import record_offers
-from ovspec.bench.prompt_file import BenchPrompt, read_prompt_file
+from ovspec.bench.prompt_file import ALL, BenchPrompt, read_prompt_file, token_ids
 from ovspec.bench.record import record_trace
 from ovspec.cli.options.bench import check_writable
 from ovspec.cli.options.common import (
+    max_new_tokens_option,
     memory_options,
     model_option,
     prefill_options,
@@ -31,6 +32,7 @@ from ovspec_models.sources import model_name
 @click.command()
 @model_option
 @prompts_options
+@max_new_tokens_option
 @click.option("-o", "--output", type=PATH, required=True, metavar="FILE", help="The trace.")
 @click.option(
     "--offers",
@@ -75,8 +77,11 @@ def trace(
         _record_offers(choice, read_prompt_file(prompts, category, limit), max_new_tokens, output)
         return
     settings = {**drafting_fields(options, drafts=True), "max_new_tokens": max_new_tokens}
-    texts = [prompt.text for prompt in read_prompts(prompts)[:limit]]
+    asked = read_prompts(prompts)[:limit]
+    texts = [prompt.text for prompt in asked]
     pipeline = choice.start()
+    bodies = [BenchPrompt(prompt.line, ALL, {"prompt": prompt.text}) for prompt in asked]
+    token_ids(pipeline.get_tokenizer(), bodies, pipeline.max_model_len)  # refuses before the first answer
     read = ", sparse prefill" if choice.prefill else ""
     source = f"{model_name(choice.model)}, {drafter.name}, {verify}{read}, {len(texts)} prompts"
     recorded = with_progress(len(texts), lambda tick: record_trace(pipeline, texts, settings, source, tick))

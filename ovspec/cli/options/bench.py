@@ -63,6 +63,8 @@ def context_option(kind: Any, usual: str, help_text: str) -> Callable[[Command],
 
 def check_outputs(json_path: str | None, plot: Path | None = None) -> None:
     """Refuse files of `--json` and `--plot` that cannot be written, before the measurement starts."""
+    if plot is not None and json_path is not None and plot.absolute() == Path(json_path).absolute():
+        raise ValueError(f"--json {json_path} and --plot {plot} are one file; name two")
     if json_path not in (None, "-"):
         check_writable("--json", Path(str(json_path)))
     if plot is not None:

@@ -52,7 +52,9 @@ prompts_options = option_group(
         metavar="FILE.jsonl",
     ),
     typed_option("--limit", COUNT, "Only the first prompts of the file."),
-    default_option("--max-new-tokens", 128, "Tokens per prompt.", type=click.IntRange(2)),
+)
+max_new_tokens_option = option_group(
+    GENERAL, default_option("--max-new-tokens", 128, "Tokens per prompt.", type=click.IntRange(2))
 )
 _NATIVE_OR_STOCK = click.Choice(["native", "stock"])
 linear_option = typed_option(

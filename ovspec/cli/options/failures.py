@@ -15,7 +15,7 @@ INTERRUPTED = 130
 # In OpenVINO's messages.
 _OUT_OF_MEMORY = "std::bad_alloc"
 # Arguments whose options have another name.
-_PARAMETERS = {"interval": "commit_interval", "rng_seed": "seed"}
+_PARAMETERS = {"interval": "commit_interval", "rng_seed": "seed", "max_context": "context"}
 # The field of a configuration that --json-schema and the like set, and its own fields.
 _FORM, _FORMS = "structured_output_config", ("json_schema", "regex", "grammar")
 _PRINTERS = ("click.", "rich.", "ovspec.cli.")

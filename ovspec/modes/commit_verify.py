@@ -21,7 +21,7 @@ class CommitVerify:
     Args:
         sparse: the sparse verification.
         interval: number of provisional tokens that triggers the dense pass, 1 to 63; with `None` the
-            schedule chooses 16, 24 or 32, or dense passes, by what they confirm and cost.
+            schedule chooses 4, 8, 16 or 32, or dense passes, by what they confirm and cost.
 
     Raises:
         ValueError: a value of another type or out of range.

@@ -61,7 +61,7 @@ drafting_options = option_group(
     typed_option(
         "--commit-interval",
         int,
-        "Commit: tokens between dense passes.  [default: chosen, 16 to 32, or dense passes]",
+        "Commit: tokens between dense passes.  [default: chosen, 4 to 32, or dense passes]",
     ),
 )
 # Options that say nothing where nobody drafts.

@@ -11,7 +11,7 @@ from ovspec_models import OvspecConfig
 from ovspec_models.folder.sparse_verify import SparseVerify
 
 # Numbers of provisional tokens that a schedule chooses from, where the user gives none.
-_COMMIT_INTERVALS = (16, 24, 32)
+_COMMIT_INTERVALS = (4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)

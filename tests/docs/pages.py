@@ -44,6 +44,7 @@ SMALLER = {
     "--repeat 3": "--repeat 1",
     "--context 128,4096,16384": "--context 64,128",
     "--context 65536,131064": "--context 64,128",
+    "--context 65536,131056": "--context 64,128",
     "--context 128,16384": "--context 64,128",
     "--context 16384": "--context 128",
     "--budgets 64,128,256,512": "--budgets 64,128",

@@ -1,8 +1,8 @@
 """Measure the figures of the documentation: `python docs/figures.py [NAME...]`.
 
 Runs the command of each figure on this machine and writes its table between `<!-- measured: NAME -->` and
-`<!-- end -->` in its page, with the processor and the instruction set. Needs ovspec and matplotlib; about 20
-minutes on two cores.
+`<!-- end -->` in its page, with the processor and the instruction set. Needs ovspec and matplotlib; half an
+hour on two cores.
 """
 
 from __future__ import annotations

@@ -58,12 +58,16 @@ class SequenceStates:
         return max(self.slots, default=0)
 
     def keep(self, length: int) -> None:
-        """Drop states behind fewer than so many tokens that nothing comes back to."""
+        """Drop states behind fewer than so many tokens that nothing comes back to.
+
+        Of a draft of one token a pass `MOST_STATES` stay.
+        """
         least = length if self.since is None else min(length, self.since)
         kept = max((held for held in self.slots if held <= self.kept), default=0)
         self._drop({held for held in self.slots if held < least and held != kept})
         drafted = sorted(held for held in self.slots if least <= held <= length)
-        if len(drafted) > MOST_STATES:  # the one between the nearest two, the later of equal ones
+        if len(drafted) > MOST_STATES:
+            # The one between the nearest two; of equal ones the later, as most drafts are rejected early.
             gaps = zip(drafted, drafted[1:-1], drafted[2:], strict=False)
             self._drop({min(gaps, key=lambda three: (three[2] - three[0], -three[1]))[1]})
 

@@ -202,7 +202,7 @@ class Bodies:
         backend = self._stack.enter_context(in_this_process(load, max_num_seqs=16))
         model = ServedModel(backend.requests, folder, "demo", TEMPLATE)
         engine = typing.cast(EngineThread, backend.answers)
-        # They are full before memory is measured, and so is what `_largest` fills.
+        # Caches are full before memory is measured, and so are the buffers that `_largest` fills.
         engine.engine.target.limit_cache(None, _PREFIX_CACHE_BYTES)
         fill_caches(engine.engine, _CACHED_TOKENS)
 

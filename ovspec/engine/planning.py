@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
@@ -65,7 +64,7 @@ class Planner:
                 if _has_choice(known):
                     before, plan = known, schedule.plan(known)
                 else:
-                    plan = Plan(0, known.budget_scales[0])
+                    plan = Plan(0, known.commit_intervals[0] if known.commit_intervals else None)
             steps = self._steps(requests, plan, most_draft)
             planned |= zip(requests, steps, strict=True)
             if before is not None:
@@ -134,16 +133,15 @@ class Planner:
     def _state(self, requests: SequenceOf[RequestState], most_draft: int | None) -> StepState:
         longest = max(max(self._speculation.room(state, most_draft) for state in requests), 0)
         sequences, mode = [state.sequence for state in requests], requests[0].mode
-        scales, intervals = mode.budget_scales, mode.commit_intervals
-        if mode.commits and all(self._speculation.reads_all(state) for state in requests):
-            scales, intervals = (math.inf,), ()  # dense steps, which nothing has to confirm
+        intervals = mode.commit_intervals
+        if intervals:  # dense steps have nothing to be confirmed
+            intervals = (0,) if all(map(self._speculation.reads_all, requests)) else (0, *intervals)
         return StepState(
             contexts=tuple(len(sequence.tokens) for sequence in sequences),
             remaining=tuple(sequence.remaining for sequence in sequences),
             max_draft=min(MAX_NUM_ASSISTANT_TOKENS, longest) if self._drafter else 0,
             unread=self._unread(requests),
             pending=tuple(sequence.provisional for sequence in sequences) if mode.commits else (),
-            budget_scales=scales,
             commit_intervals=intervals,
             has_lookup=self._drafter is not None and self._drafter.looks_up,
             has_model=self._drafter is not None
@@ -159,7 +157,7 @@ class Planner:
 def _has_choice(state: StepState) -> bool:
     """Whether there is anything to decide: who drafts, how much is read, or when it is confirmed."""
     drafts = state.has_lookup or state.has_model
-    return drafts or len(state.budget_scales) > 1 or bool(state.commit_intervals)
+    return drafts or len(state.commit_intervals) > 1
 
 
 def _rows(requests: SequenceOf[RequestStep]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -39,21 +38,17 @@ class ReadLimits:
     channels: bool = False
 
     @classmethod
-    def of(cls, sparse: SparseVerify | None, context: int, block_size: int, scale: float = 1.0) -> ReadLimits:
+    def of(cls, sparse: SparseVerify | None, context: int, block_size: int) -> ReadLimits:
         """What a verification pass may read.
 
         Args:
             sparse: the settings, `None` for a dense pass.
             context: tokens that its last row sees.
             block_size: tokens per block.
-            scale: multiple of attention's budget, `math.inf` for a dense pass.
         """
-        if sparse is None or scale == math.inf:
+        if sparse is None:
             return DENSE
         blocks = sparse.budget_blocks(context, block_size)
-        if scale != 1.0:
-            tokens = math.ceil(scale * sparse.budget_tokens(context))
-            blocks = -1 if tokens >= context else max(1, math.ceil(tokens / block_size))
         return cls(blocks, sparse.limits_experts, sparse.limits_channels)
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -87,19 +86,6 @@ def attention_part(verify: VerifyMode) -> SparseVerify | None:
     """The sparse verification of a mode if it makes attention sparse."""
     sparse = sparse_part(verify)
     return sparse if sparse is not None and sparse.limits_attention else None
-
-
-def budget_scales(verify: VerifyMode) -> tuple[float, ...]:
-    """Multiples of attention's budget that a schedule may choose from, `math.inf` for dense passes.
-
-    Sparse verification uses its budget as given. With commits, the budget changes only the speed: a budget
-    that the user gave is kept, otherwise the schedule may choose.
-    """
-    if not isinstance(verify, CommitVerify):
-        return (1.0,)
-    sparse = verify.sparse
-    is_open = sparse.limits_attention and not sparse.given(AMOUNT_FIELDS)
-    return (0.5, 1.0, 2.0, math.inf) if is_open else (1.0, math.inf)
 
 
 def why_lossy(

@@ -313,9 +313,9 @@ class ModelRunner:
             if last:
                 return replace(result, stats=PassStats(duration))
 
-    def limits(self, sparse: SparseVerify | None, context: int, scale: float = 1.0) -> ReadLimits:
+    def limits(self, sparse: SparseVerify | None, context: int) -> ReadLimits:
         """What a pass may read, as `ReadLimits.of`; everything where a selection would read no less."""
-        limits = ReadLimits.of(sparse, context, self.block_size, scale)
+        limits = ReadLimits.of(sparse, context, self.block_size)
         selection, coverage = self._selection, self.attention.coverage
         if limits.blocks >= 0 and selection and not selection.reads_less(limits.blocks, context, coverage):
             return replace(limits, blocks=-1)

@@ -8,7 +8,6 @@ draft is. What a model drafts has a rate by position. Rates are discounted Beta 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
@@ -60,13 +59,13 @@ class AcceptanceModel:
 
     Attributes:
         model: rates of a model's tokens by position.
-        confirmed: rates at which a dense pass confirms a provisional token, by multiple of the budget.
+        confirmed: rate at which a dense pass confirms a provisional token.
     """
 
     def __init__(self) -> None:
         self._lookups, self.model = Rates(_BY_MATCH, *_LOOKUPS), Rates((_OF_MODEL,), *_MODELS)
         memory, weight = _MODELS  # a commit is some four observations
-        self.confirmed = defaultdict[float, Rates](lambda: Rates(_BY_MATCH[-1:], 4 * memory, weight))
+        self.confirmed = Rates(_BY_MATCH[-1:], 4 * memory, weight)
 
     def likely(self, match: int, tokens: int) -> list[float]:
         """Probability of coming to each token of a draft; `match` is 0 for one of a model."""
@@ -81,15 +80,10 @@ class AcceptanceModel:
             rates, index = (self._lookups, _index(match + place)) if match else (self.model, place)
             rates.observe(index, place < accepted)
 
-    def observe_commit(self, scale: float, rows: int, confirmed: int) -> None:
+    def observe_commit(self, rows: int, confirmed: int) -> None:
         """Take a commit of `rows` provisional tokens, the first `confirmed` of which held."""
         for place in range(min(rows, confirmed + 1)):
-            self.confirmed[scale].observe(0, place < confirmed)
-
-    def fade_commits(self) -> None:
-        """A dense step: budgets whose tokens were not confirmed are tried again at some time."""
-        for rates in self.confirmed.values():
-            rates.fade()
+            self.confirmed.observe(0, place < confirmed)
 
 
 def _index(match: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as SequenceOf
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -29,28 +28,26 @@ class _Choice(NamedTuple):
 
     gain: float
     tokens: int
-    scale: float
-    interval: int
+    interval: int | None
 
 
 class AutoSchedule(Schedule):
-    """Chooses draft tokens, sparse budget and commit interval by expected tokens per second.
+    """Chooses draft tokens and commit interval by expected tokens per second.
 
     Costs and acceptance are measured while it runs, and kept from call to call.
 
     Args:
         max_num_assistant_tokens: longest draft it may ask for.
-        fixed: whether every draft has that length, so that budget and interval alone are chosen.
+        fixed: whether every draft has that length, so that the interval alone is chosen.
     """
 
     def __init__(self, max_num_assistant_tokens: int, fixed: bool = False) -> None:
         self._most, self._costs, self._fixed = max_num_assistant_tokens, CostModel(), fixed
         self._acceptance = AcceptanceModel()
         self._state = StepState((), (), 0)
-        self._scale = 1.0
         # Of late: final tokens and microseconds; steps of sequences, with their drafted and accepted tokens.
         self._tokens = self._time = self._steps = self._drafted = self._accepted = 0.0
-        self._choice = _Choice(0.0, 0, 1.0, 0)
+        self._choice = _Choice(0.0, 0, None)
         self._since_plain = 0
         self._nodes = float(max_num_assistant_tokens)
 
@@ -59,22 +56,21 @@ class AutoSchedule(Schedule):
         self._state = state
         limit, cell = min(state.max_draft, self._most), self._costs.cell(state.contexts)
         lengths = state.has_model and not self._fixed
-        if not (lengths or len(state.budget_scales) > 1 or len(state.commit_intervals) > 1):
-            interval = state.commit_intervals[0] if state.commit_intervals else 0
-            self._choice = _Choice(0.0, 0, state.budget_scales[0], interval)
+        if not (lengths or len(state.commit_intervals) > 1):
+            self._choice = _Choice(0.0, 0, state.commit_intervals[0] if state.commit_intervals else None)
         elif min(state.pending, default=0) == 0:  # one of them has just committed
             self._choice = self._best(cell, limit)
-        _, tokens, self._scale, interval = self._choice
+        _, tokens, interval = self._choice
         if self._fixed:
-            return Plan(self._most, self._scale, interval or None)
+            return Plan(self._most, interval)
         self._since_plain += 1
-        if self._since_plain > _STEPS or not cell.verify_at(self._scale).is_known(0):
+        if self._since_plain > _STEPS or not cell.curve(interval).is_known(0):
             tokens = 0  # what a plain step costs is known, and anew now and then
         tokens = min(tokens, limit)
         if not state.has_lookup:
-            return Plan(tokens, self._scale, interval or None)
+            return Plan(tokens, interval)
         least = self._least_match(cell, limit) if tokens else 0
-        return Plan(limit, self._scale, interval or None, ModelAsk(tokens, least))
+        return Plan(limit, interval, ModelAsk(tokens, least))
 
     def likely(self, match: int, tokens: int) -> list[float] | None:
         """Probability of coming to each token that a lookup proposed."""
@@ -93,13 +89,13 @@ class AutoSchedule(Schedule):
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
-        taken, scale = self._costs.observe(outcome), outcome.plan.budget_scale
+        taken = self._costs.observe(outcome)
         for match, judged, agreed in zip(outcome.matches, outcome.judged, outcome.agreed, strict=True):
             self._acceptance.observe(match, judged, agreed)
         for count, kept in outcome.commits:
-            self._acceptance.observe_commit(scale, count, kept)
-        if scale == math.inf and not outcome.commits:
-            self._acceptance.fade_commits()
+            self._acceptance.observe_commit(count, kept)
+        if outcome.plan.commit_interval == 0 and not outcome.commits:
+            self._acceptance.confirmed.fade()  # what was corrected is tried again at some time
         if outcome.model_tokens:
             # A grammar's draft is not judged.
             drafts = zip(outcome.proposed, outcome.matches, outcome.judged, strict=True)
@@ -124,7 +120,7 @@ class AutoSchedule(Schedule):
 
     def _prices(self, cell: CostCell, tokens: int) -> Array:
         """Tokens that passes of 0, 1, .. drafted ones must bring to be worth their time."""
-        return self._price * cell.verify_at(self._scale).predict(np.arange(tokens + 1))
+        return self._price * cell.curve(self._choice.interval).predict(np.arange(tokens + 1))
 
     def _best(self, cell: CostCell, limit: int) -> _Choice:
         """The choice of most worth; of trees the largest, of which `least_confidence` keeps a part."""
@@ -140,24 +136,27 @@ class AutoSchedule(Schedule):
         drafting = cell.draft.predict(sequences * lengths)
         reading = state.unread * self._costs.read_cost * yielded / max(1, min(state.remaining))
         found = []
-        for scale, interval in product(state.budget_scales, state.commit_intervals or (None,)):
-            verify = cell.verify_at(scale).predict(np.round(sequences * rows).astype(np.int64))
+        # What commits cost is known up to twice the rows that were measured.
+        most = max(2 * cell.dense.largest // sequences, *state.commit_intervals[:2], 0)
+        intervals = [interval for interval in state.commit_intervals if interval <= most]
+        for interval in intervals or (None,):
+            verify = cell.curve(interval).predict(np.round(sequences * rows).astype(np.int64))
             cost, kept = verify + drafting + np.where(lengths > 0, reading, 0.0), 1.0
-            if interval is not None and scale < math.inf:
+            if interval:
                 # The dense pass adds a token of its own, where it disagrees or at the end.
-                rates = acceptance.confirmed[scale].rates(1)[0] ** np.arange(1, interval + 1)
+                rates = acceptance.confirmed.rates(1)[0] ** np.arange(1, interval + 1)
                 kept = (float(rates.sum()) + 1.0) / interval
-                cost = cost + yielded / interval * cell.verify_at(math.inf).at(sequences * interval)
-            # A budget that was never tried is taken to be cheap, so it is tried.
-            if len(state.budget_scales) > 1 and cell.verify[scale].is_empty:
+                cost = cost + yielded / interval * cell.curve(0).at(sequences * interval)
+            # What was never tried is taken to be cheap, so it is tried.
+            if interval is not None and (cell.verify if interval else cell.dense).is_empty:
                 cost = cost / 2
-            found.append((sequences * yielded * kept, cost, scale, interval or 0))
+            found.append((sequences * yielded * kept, cost, interval))
         # The speed of late may be that of a choice that failed; that of the best one can be had.
-        speeds = [float((tokens / np.maximum(cost, 1.0)).max()) for tokens, cost, _, _ in found]
+        speeds = [float((tokens / np.maximum(cost, 1.0)).max()) for tokens, cost, _ in found]
         price = max(self._price, *speeds)
-        worths = [tokens - price * cost for tokens, cost, _, _ in found]
-        worth, (*_, scale, interval) = max(zip(worths, found, strict=True), key=lambda both: both[0].max())
-        return _Choice(float(worth.max() - worth[0]), int(lengths[np.argmax(worth)]), scale, interval)
+        worths = [tokens - price * cost for tokens, cost, _ in found]
+        worth, (*_, interval) = max(zip(worths, found, strict=True), key=lambda both: both[0].max())
+        return _Choice(float(worth.max() - worth[0]), int(lengths[np.argmax(worth)]), interval)
 
     def _least_match(self, cell: CostCell, limit: int) -> int:
         """The shortest match behind which a lookup is expected to gain more than the model."""

@@ -1,4 +1,4 @@
-"""Cost per number of rows: what steps take, by context, sequences and sparse budget.
+"""Cost per number of rows: what steps take, by context and sequences, sparse or dense.
 
 TurboSpec (arXiv 2406.14066) models the time of a pass by its number of tokens. Here medians of measured steps
 take the place of its linear model: one more row costs now nothing, now a third of a pass.
@@ -6,8 +6,7 @@ take the place of its linear model: one more row costs now nothing, now a third 
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict, deque
+from collections import deque
 from dataclasses import dataclass, field
 from statistics import median, median_low
 
@@ -51,6 +50,11 @@ class CostCurve:
         """Whether nothing was measured."""
         return not self._samples
 
+    @property
+    def largest(self) -> int:
+        """The largest size that was measured, 0 without any."""
+        return max(self._samples, default=0)
+
     def is_known(self, size: int) -> bool:
         """Whether a size was measured often enough to tell the pace of the machine by it."""
         return len(self._samples.get(size, ())) >= _KNOWN
@@ -82,13 +86,14 @@ class CostCell:
     """Costs at about one context and one number of sequences, in microseconds at the usual pace.
 
     Attributes:
-        verify: verification and host, by budget scale and by tokens drafted in all sequences together; a
-            commit is a dense pass.
+        verify: verification and host, by tokens drafted in all sequences together.
+        dense: the same of the dense passes of a mode that commits; a commit is one.
         draft: a drafting round of a model, by tokens drafted.
         residuals: what the last plain steps took over their cost.
     """
 
-    verify: defaultdict[float, CostCurve] = field(default_factory=lambda: defaultdict(CostCurve))
+    verify: CostCurve = field(default_factory=CostCurve)
+    dense: CostCurve = field(default_factory=CostCurve)
     draft: CostCurve = field(default_factory=CostCurve)
     residuals: deque[float] = field(default_factory=lambda: deque(maxlen=_MEMORY))
 
@@ -102,17 +107,15 @@ class CostCell:
 
     def seed(self, other: CostCell) -> None:
         """Start from what is known in another cell."""
-        for scale, curve in other.verify.items():
-            self.verify[scale].seed(curve)
+        self.verify.seed(other.verify)
+        self.dense.seed(other.dense)
         self.draft.seed(other.draft)
         self.residuals.extend(other.residuals)
 
-    def verify_at(self, scale: float) -> CostCurve:
-        """The curve of a budget scale; while it is unknown, that of the nearest one."""
-        known = [other for other, curve in self.verify.items() if not curve.is_empty]
-        if scale in known or not known:
-            return self.verify[scale]
-        return self.verify[min(known, key=lambda other: abs(other - scale))]
+    def curve(self, interval: int | None) -> CostCurve:
+        """The curve of a plan's commit interval; while it is unknown, the other one."""
+        own, other = (self.dense, self.verify) if interval == 0 else (self.verify, self.dense)
+        return other if own.is_empty else own
 
 
 class CostModel:
@@ -149,13 +152,13 @@ class CostModel:
         """Learn from a step; what it took at the usual pace, in microseconds."""
         cell, drafted = self.cell(outcome.contexts), sum(outcome.proposed)
         shape = len(outcome.contexts), drafted
-        verify = cell.verify[outcome.plan.budget_scale]
+        verify = cell.dense if outcome.plan.commit_interval == 0 else cell.verify
         reads = outcome.caught_up > outcome.model_tokens + len(outcome.contexts)
         if reads:
             self._read.append(outcome.draft_duration / cell.pace / outcome.caught_up)
         if outcome.commits:
             rows = sum(count for count, _ in outcome.commits)
-            cell.verify[math.inf].add(rows, outcome.commit_duration / cell.pace)
+            cell.dense.add(rows, outcome.commit_duration / cell.pace)
         # The first pass of a shape compiles kernels. By its time the shape would never be tried again.
         if shape in self._warm or verify.is_empty:
             if drafted == 0 and not outcome.model_tokens and verify.is_known(0):

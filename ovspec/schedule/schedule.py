@@ -18,8 +18,8 @@ class StepState(NamedTuple):
         max_draft: longest draft that this step can use: of the rows that a pass verifies and of `remaining`.
         unread: tokens that the drafter has yet to read before it can draft, over all sequences.
         pending: provisional tokens of each sequence that no dense pass has confirmed; 0 without commits.
-        budget_scales: multiples of the configured sparse budget to choose from, ascending.
-        commit_intervals: provisional tokens after which a commit may come, ascending; () without commits.
+        commit_intervals: provisional tokens after which a commit may come, ascending, where 0 is a dense
+            step; () without commits.
         has_lookup, has_model: who drafts: a lookup, which costs nothing, a model, or both.
         trees: whether drafts are trees.
     """
@@ -29,7 +29,6 @@ class StepState(NamedTuple):
     max_draft: int
     unread: int = 0
     pending: tuple[int, ...] = ()
-    budget_scales: tuple[float, ...] = (1.0,)
     commit_intervals: tuple[int, ...] = ()
     has_lookup: bool = False
     has_model: bool = False
@@ -54,13 +53,12 @@ class Plan(NamedTuple):
 
     Attributes:
         num_assistant_tokens: tokens to draft per sequence at most; 0 leaves the drafter alone.
-        budget_scale: multiple of the configured sparse budget, `math.inf` for a dense pass.
-        commit_interval: provisional tokens of a sequence before the dense pass; `None`: as configured.
+        commit_interval: provisional tokens of a sequence before the dense pass that confirms them; 0: a
+            dense step; `None`: as configured.
         model: what a model drafts where it is not the only one; `None`: the same number.
     """
 
     num_assistant_tokens: int
-    budget_scale: float = 1.0
     commit_interval: int | None = None
     model: ModelAsk | None = None
 

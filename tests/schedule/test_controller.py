@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -135,23 +134,22 @@ class Fixed(Schedule):
 
 
 def committed(rate: float, confirmed: float) -> World:
-    def verify(rows: int, _: float, scale: float) -> float:
-        return 29e3 * (1 + 0.03 * rows) + 100e3 * (0.9 + 0.1 * rows) * min(1.0, 0.1 * scale)
+    def verify(rows: int, _: float, dense: bool) -> float:
+        return 29e3 * (1 + 0.03 * rows) + 100e3 * (0.9 + 0.1 * rows) * (1.0 if dense else 0.1)
 
     return World(
         Machine(verify, lambda k: 4e3 * k),
         steady(rate),
         context=16384,
         confirmed=confirmed,
-        budget_scales=(0.5, 1.0, 2.0, math.inf),
-        commit_intervals=(16, 24, 32),
+        commit_intervals=(0, 4, 8, 16, 32),
     )
 
 
 def test_requests_that_commit_at_different_steps() -> None:
     """They never have nothing pending together, and the choice is made all the same."""
     schedule, world, pending = AutoSchedule(MAX_DRAFT), committed(0.0, 1.0), [3, 5]
-    scales = set()
+    chosen = set()
     for step in range(400):
         contexts = (16384 + step,) * 2
         state = StepState(
@@ -159,48 +157,70 @@ def test_requests_that_commit_at_different_steps() -> None:
             remaining=(1000,) * 2,
             max_draft=0,
             pending=tuple(pending),
-            budget_scales=world.budget_scales,
             commit_intervals=world.commit_intervals,
         )
         plan = schedule.plan(state)
-        scale, interval = plan.budget_scale, plan.commit_interval or 16
-        scales.add(scale)
+        interval, dense = plan.commit_interval or 16, plan.commit_interval == 0
+        chosen.add(plan.commit_interval)
         pending = [count + 1 for count in pending]
         due = [count for count in pending if count >= interval]
         pending = [0 if count >= interval else count for count in pending]
         schedule.observe(
             StepOutcome(
-                plan, contexts, (0, 0), (0, 0), 0.0, world.machine.verify(2, contexts[0], scale),
-                commit_duration=world.machine.verify(sum(due), contexts[0], math.inf) if due else 0.0,
+                plan, contexts, (0, 0), (0, 0), 0.0, world.machine.verify(2, contexts[0], dense),
+                commit_duration=world.machine.verify(sum(due), contexts[0], True) if due else 0.0,
                 commits=tuple((count, count) for count in due),
             )
         )  # fmt: skip
-    assert len(scales) > 1 and scale == 0.5
+    assert len(chosen) > 2 and not dense
+
+
+def test_commits_grow_by_what_was_measured() -> None:
+    """One confirmed commit says little of one of eight times the rows; a given interval holds."""
+    schedule, world = AutoSchedule(MAX_DRAFT), committed(0.0, 1.0)
+    longest, plans = 4, list[Plan]()
+    for step in range(200):
+        state = StepState((16384 + step,), (1000,), 0, pending=(0,), commit_intervals=(0, 4, 8, 16, 32))
+        plan = schedule.plan(state)
+        plans.append(plan)
+        rows = plan.commit_interval or 0
+        assert rows <= 2 * longest
+        longest = max(longest, rows)
+        schedule.observe(
+            StepOutcome(
+                plan, (16384 + step,), (0,), (0,), 0.0, world.machine.row(1, 16384, rows == 0),
+                commit_duration=world.machine.row(rows, 16384, True) if rows else 0.0,
+                commits=((rows, rows),) if rows else (),
+            )
+        )  # fmt: skip
+    assert {plan.commit_interval for plan in plans} >= {4, 8, 16, 32}
+    given, fresh = state._replace(commit_intervals=(0, 32)), AutoSchedule(MAX_DRAFT)
+    fresh.observe(StepOutcome(Plan(0, 0), given.contexts, (0,), (0,), 0.0, 100e3))
+    assert fresh.plan(given).commit_interval == 32
 
 
 @pytest.mark.parametrize("confirmed", [0.995, 0.9])
-def test_commits_without_drafts_choose_budget_and_interval(confirmed: float) -> None:
+def test_commits_without_drafts_choose_their_interval(confirmed: float) -> None:
     world, schedule = replace(committed(0.0, confirmed), asked=0), AutoSchedule(MAX_DRAFT)
     auto = pooled([world.run(schedule, TOKENS, seed).rate() for seed in SEEDS])
     fixed = [
-        pooled([world.run(Fixed(Plan(0, scale, interval)), TOKENS, seed).rate() for seed in SEEDS])
-        for scale in world.budget_scales
+        pooled([world.run(Fixed(Plan(0, interval)), TOKENS, seed).rate() for seed in SEEDS])
         for interval in world.commit_intervals
     ]
     assert auto > 0.9 * max(fixed)
 
 
 @pytest.mark.parametrize(("rate", "confirmed"), [(0.8, 0.995), (0.8, 0.9), (0.3, 0.995), (0.05, 0.9)])
-def test_committed_mode_chooses_budget_and_interval_too(rate: float, confirmed: float) -> None:
+def test_committed_mode_chooses_drafts_and_interval(rate: float, confirmed: float) -> None:
     world = committed(rate, confirmed)
     schedule = AutoSchedule(MAX_DRAFT)
     world.run(schedule, TOKENS, seed=9)
     auto = pooled([world.run(schedule, TOKENS, seed).rate() for seed in SEEDS])
-    plain = pooled([world.run(Fixed(Plan(0, math.inf)), TOKENS, seed).rate() for seed in SEEDS])
+    plain = pooled([world.run(Fixed(Plan(0, 0)), TOKENS, seed).rate() for seed in SEEDS])
     fixed = [
-        pooled([world.run(Fixed(Plan(length, scale, 24)), TOKENS, seed).rate() for seed in SEEDS[:2]])
+        pooled([world.run(Fixed(Plan(length, interval)), TOKENS, seed).rate() for seed in SEEDS[:2]])
         for length in (0, 2, 4, 8)
-        for scale in world.budget_scales
+        for interval in world.commit_intervals
     ]
     assert auto > 0.9 * max(fixed)
     assert auto > 0.97 * plain
@@ -210,7 +230,7 @@ def test_committed_mode_chooses_budget_and_interval_too(rate: float, confirmed: 
     ("confirmed", "lookup", "sequences"),
     [*product((0.6, 0.8, 0.9, 0.98), (False, True), (1,)), (0.6, False, 4), (0.98, False, 4)],
 )
-def test_a_fixed_number_of_drafts_leaves_budget_and_interval_open(
+def test_a_fixed_number_of_drafts_leaves_the_interval_open(
     confirmed: float, lookup: bool, sequences: int
 ) -> None:
     world = replace(committed(0.6, confirmed), asked=4, lookup=lookup)
@@ -218,14 +238,9 @@ def test_a_fixed_number_of_drafts_leaves_budget_and_interval_open(
     first = world.run(schedule, TOKENS, 9, sequences)
     assert set(first.drafts[: len(first.drafts) // 2]) == {4}
     auto = pooled([first.rate(), *(world.run(schedule, TOKENS, seed, sequences).rate() for seed in SEEDS)])
-    plain = pooled(
-        [world.run(Fixed(Plan(4, math.inf)), TOKENS, seed, sequences).rate() for seed in (9, *SEEDS)]
-    )
+    plain = pooled([world.run(Fixed(Plan(4, 0)), TOKENS, seed, sequences).rate() for seed in (9, *SEEDS)])
     fixed = [
-        pooled(
-            [world.run(Fixed(Plan(4, scale, interval)), TOKENS, seed, sequences).rate() for seed in SEEDS[:2]]
-        )
-        for scale in world.budget_scales
+        pooled([world.run(Fixed(Plan(4, interval)), TOKENS, seed, sequences).rate() for seed in SEEDS[:2]])
         for interval in world.commit_intervals
     ]
     assert auto > 0.9 * max(fixed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -42,7 +40,7 @@ def test_a_machine_that_slows_down_leaves_the_ratios_alone() -> None:
         drafted = 4 if turn % 20 < 16 else 0
         model.observe(step(drafted, pace * (200.0 if drafted else 100.0)))
     cell = model.cell((1000,))
-    fast = cell.verify_at(1.0).predict(np.array([0, 4]))
+    fast = cell.curve(None).predict(np.array([0, 4]))
     assert fast[1] / fast[0] == pytest.approx(2.0, rel=0.02)
     assert cell.pace * fast[0] == pytest.approx(300.0, rel=0.05)
 
@@ -73,11 +71,11 @@ def test_a_new_context_starts_from_the_nearest_one_and_is_soon_its_own() -> None
     for _ in range(10):
         model.observe(step(0, 100.0, 1000))
         model.observe(step(4, 200.0, 1000))
-    far = model.cell((4000,)).verify_at(1.0)
+    far = model.cell((4000,)).curve(None)
     assert (far.at(0), far.at(4)) == (100.0, 200.0)
     for _ in range(9):
         model.observe(step(4, 500.0, 4000))
-    assert far.at(4) == 500.0 and model.cell((1000,)).verify_at(1.0).at(4) == 200.0
+    assert far.at(4) == 500.0 and model.cell((1000,)).curve(None).at(4) == 200.0
 
 
 def test_the_first_pass_of_a_shape_is_not_counted() -> None:
@@ -86,14 +84,14 @@ def test_the_first_pass_of_a_shape_is_not_counted() -> None:
         model.observe(step(0, duration))
     model.observe(step(4, 5000.0))
     model.observe(step(4, 120.0))
-    assert model.cell((1000,)).verify_at(1.0).at(4) == 120.0
+    assert model.cell((1000,)).curve(None).at(4) == 120.0
 
 
 def test_a_commit_is_a_dense_pass() -> None:
     model = CostModel()
     model.observe(step(0, 40.0, commit_duration=300.0, commits=((16, 16),)))
     cell = model.cell((1000,))
-    assert cell.verify_at(math.inf).at(16) == 300.0 and cell.verify_at(2.0).at(0) == 40.0
+    assert cell.curve(0).at(16) == 300.0 and cell.curve(8).at(0) == 40.0
 
 
 def test_reading_a_prompt_is_no_part_of_drafting() -> None:

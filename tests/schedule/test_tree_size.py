@@ -75,7 +75,7 @@ def speed(
     def cost(rows: int) -> float:
         return PASS + row * (experts_read(rows) - experts_read(1) if mixture else rows - 1)
 
-    clock = Clock(Machine(lambda rows, context, scale: cost(rows), lambda tokens: DRAFT), seed)
+    clock = Clock(Machine(lambda rows, context, dense: cost(rows), lambda tokens: DRAFT), seed)
     rng, tokens, measured = np.random.default_rng(seed + 1), 0, (0, 0.0)
     for step in range(steps):
         if step == steps // 3:

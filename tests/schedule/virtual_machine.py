@@ -20,7 +20,7 @@ class Machine:
     """Costs in microseconds.
 
     Attributes:
-        row: what a pass costs by rows, context and budget scale.
+        row: what a pass costs by rows, context and whether it is dense.
         draft: of a round by tokens drafted.
         read: per token that the drafter has to catch up with.
         switch: what a verification pass costs more when its number of rows has changed.
@@ -30,7 +30,7 @@ class Machine:
         cold: how many times as long the first pass of a number of rows takes.
     """
 
-    row: Callable[[int, float, float], float]
+    row: Callable[[int, float, bool], float]
     draft: Callable[[int], float]
     read: float = 0.0
     switch: float = 0.0
@@ -40,11 +40,11 @@ class Machine:
     cold: float = 1.0
     warm: set[int] = field(default_factory=set)
 
-    def verify(self, rows: int, context: float, scale: float) -> float:
+    def verify(self, rows: int, context: float, dense: bool) -> float:
         """A verification pass, on warm kernels from the second of its shape on."""
         factor = 1.0 if rows in self.warm else self.cold
         self.warm.add(rows)
-        return factor * self.row(rows, context, scale)
+        return factor * self.row(rows, context, dense)
 
 
 class Clock:
@@ -96,7 +96,6 @@ class World:
     context: int = 512
     offers: Text = lambda _: 1.0
     confirmed: float = 1.0
-    budget_scales: tuple[float, ...] = (1.0,)
     commit_intervals: tuple[int, ...] = ()
     reads: bool = False
     asked: int = 2**31 - 1
@@ -116,7 +115,6 @@ class World:
                 max_draft=min(MAX_DRAFT, self.asked, tokens - done - 1),
                 unread=unread if self.reads else 0,
                 pending=(pending,) * sequences if self.commit_intervals else (),
-                budget_scales=self.budget_scales,
                 commit_intervals=self.commit_intervals,
                 has_lookup=self.lookup,
                 has_model=not self.lookup,
@@ -126,24 +124,24 @@ class World:
             asked = min(plan.num_assistant_tokens, state.max_draft)
             proposed = [_run_length(text, self.offers(done), asked) for _ in range(sequences)]
             accepted = [_run_length(text, self.acceptance(done), p) for p in proposed]
-            scale = plan.budget_scale
+            dense = plan.commit_interval == 0
             caught_up = unread if self.reads and asked else 0
             drafts = asked and not self.lookup
             drafting = self.machine.draft(sum(proposed)) + caught_up * self.machine.read if drafts else 0.0
-            verify = clock.took(self.machine.verify(sequences + sum(proposed), state.contexts[0], scale))
+            verify = clock.took(self.machine.verify(sequences + sum(proposed), state.contexts[0], dense))
             if sum(proposed) != last:
                 verify += clock.took(self.machine.switch)
             last = sum(proposed)
             gained = sum(accepted) / sequences + 1
             unread = 0 if asked else unread + 1
             commit, confirmed, rows = 0.0, 0, 0
-            if self.commit_intervals and (scale < math.inf or pending):
+            if self.commit_intervals and (not dense or pending):
                 pending += int(gained)
                 gained = 0
-                if pending >= (plan.commit_interval or self.commit_intervals[0]):
+                if pending >= (plan.commit_interval or self.commit_intervals[-1]):
                     rows, pending, last = pending, 0, -1
                     confirmed = _run_length(text, self.confirmed, rows)
-                    commit = clock.took(self.machine.row(sequences * rows, state.contexts[0], math.inf))
+                    commit = clock.took(self.machine.row(sequences * rows, state.contexts[0], True))
                     gained = confirmed + 1
             outcome = StepOutcome(
                 plan=plan,

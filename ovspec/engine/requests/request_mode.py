@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ovspec.engine.requests.schedules import Schedules
 from ovspec.modes.commit_verify import CommitVerify
-from ovspec.modes.verify_mode import VerifyMode, budget_scales, calibrated_mode, sparse_part
+from ovspec.modes.verify_mode import VerifyMode, calibrated_mode, sparse_part
 from ovspec_models import OvspecConfig
 from ovspec_models.folder.sparse_verify import SparseVerify
 
@@ -21,14 +21,12 @@ class RequestMode:
     Attributes:
         verify: the mode, calibrated values filled in.
         sparse: its sparse verification; `None`: dense.
-        budget_scales: multiples of the sparse budget that a schedule may choose from.
         commit_intervals: numbers of provisional tokens after which a commit may come; () without commits.
         schedules: what they have learned holds for one mode.
     """
 
     verify: VerifyMode
     sparse: SparseVerify | None
-    budget_scales: tuple[float, ...]
     commit_intervals: tuple[int, ...]
     schedules: Schedules = field(compare=False)
 
@@ -40,7 +38,7 @@ class RequestMode:
         if isinstance(verify, CommitVerify):
             intervals = (verify.interval,) if verify.interval else _COMMIT_INTERVALS
         schedules = Schedules(bool(intervals), len(intervals) > 1)
-        return cls(verify, sparse_part(verify), budget_scales(given), intervals, schedules)
+        return cls(verify, sparse_part(verify), intervals, schedules)
 
     @property
     def commits(self) -> bool:

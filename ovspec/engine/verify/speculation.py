@@ -119,9 +119,9 @@ class Speculation:
         for request in requests:
             state, proposal = request.state, request.proposal
             # Nothing confirms what beams have read sparsely.
-            sparse = None if state.beams is not None and state.mode.commits else state.mode.sparse
+            dense = request.plan.commit_interval == 0 or (state.beams is not None and state.mode.commits)
             context = len(state.sequences[0].tokens) + len(proposal.tokens)
-            limits = self.verifier.target.limits(sparse, context, request.plan.budget_scale)
+            limits = self.verifier.target.limits(None if dense else state.mode.sparse, context)
             drafts.append([Draft(one, proposal.tokens, limits, proposal.parents) for one in state.sequences])
         together = [draft for own in drafts for draft in own]
         return self.verifier.verify(together, [chunk.rows for chunk in chunks]), drafts

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from ovspec.errors import InvalidValueError
+from ovspec.rag.documents import check_name
 
 _BUSY_SECONDS = 5
 # What SQLite says when the system, and no damage of the file, is at fault.
@@ -35,6 +36,7 @@ class Database:
     """
 
     def __init__(self, path: Path, create: bool = False) -> None:
+        check_name(path)
         self.path = path
         self._connection: _Connection
         self._errors: tuple[type[Exception], ...] = (sqlite3.Error,)
@@ -89,13 +91,25 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All that the block writes, or nothing of it."""
-        self.execute("BEGIN IMMEDIATE")
+        with self._between("BEGIN IMMEDIATE"):
+            yield
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """The file as it is at the first statement of the block; others' writes wait for its end."""
+        with self._between("BEGIN"):
+            yield
+
+    @contextmanager
+    def _between(self, begin: str) -> Iterator[None]:
+        self.execute(begin)
         try:
             yield
+            self.execute("COMMIT")
         except BaseException:
-            self.execute("ROLLBACK")
+            with suppress(InvalidValueError):  # SQLite may have done it
+                self.execute("ROLLBACK")
             raise
-        self.execute("COMMIT")
 
     def close(self) -> None:
         """Close the file."""

@@ -129,6 +129,8 @@ def test_modes_and_clusters(
     whole = make_pipeline(draft=True, verify=ovspec.SparseVerify(budget=4096))
     exact = SpeculativeRAG(store, whole, settings=SETTINGS).ask(QUESTION, "plain")
     assert exact.answer == plain.answer and not exact.why_lossy
+    with pytest.raises(InvalidValueError, match=r"question=\.\.\.: it is no valid text"):
+        rag.ask(f"\udcff {QUESTION}")
     found = rag.ask(QUESTION)
     assert sorted(place for cluster in found.clusters for place in cluster) == list(range(4))
     for draft in found.drafts:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,9 @@ from hypothesis import strategies as st
 from rag.conftest import TEXTS, embedding_model, write_texts
 
 from ovspec.errors import InvalidValueError
-from ovspec.rag import IndexChoices, Store, index
+from ovspec.rag import Hit, IndexChoices, Store, index
 from ovspec.rag.chunks import split
+from ovspec.rag.database import Database
 from ovspec.rag.embedder import EmbeddingModel
 from ovspec.rag.indexing import embedder_of
 from ovspec.rag.store import StoreSettings
@@ -230,6 +232,71 @@ def test_a_store_has_one_model_and_one_size(tmp_path: Path, documents: Path, emb
     # The same model in another place.
     moved = shutil.copytree(embedder_ir, tmp_path / "moved")
     assert index(path, [documents], IndexChoices(moved)).added == 1
+
+
+def test_a_search_sees_the_store_at_one_moment(
+    tmp_path: Path, documents: Path, embedder_ir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document goes, in another process, between finding its chunk and reading it."""
+    monkeypatch.setattr("ovspec.rag.database._BUSY_SECONDS", 0)
+    path = tmp_path / "store"
+    index(path, [documents], IndexChoices(embedder_ir))
+    zebra = str(documents.resolve() / "zebra.txt")
+    with Store(path) as store, Store(path) as writer:
+        before, read = [hit.text for hit in store.search("zebra moon", 9)], store._hit
+
+        def removed_meanwhile(chunk: int, score: float) -> Hit:
+            with pytest.raises(InvalidValueError, match="another process"):
+                writer.write([], [zebra])
+            return read(chunk, score)
+
+        monkeypatch.setattr(store, "_hit", removed_meanwhile)
+        assert [hit.text for hit in store.search("zebra moon", 9)] == before and len(before) == 2
+        writer.write([], [zebra])  # what was refused has left nothing open
+        assert zebra not in store.documents()
+
+
+def test_two_processes_may_make_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, begin = tmp_path / "store", Database.transaction
+
+    def made_meanwhile(database: Database) -> AbstractContextManager[None]:
+        monkeypatch.undo()
+        Store.create(path, _settings()).close()
+        return begin(database)
+
+    monkeypatch.setattr(Database, "transaction", made_meanwhile)
+    with pytest.raises(InvalidValueError, match="another process made it meanwhile"):
+        Store.create(path, _settings())
+    Store(path).close()
+
+
+def test_more_documents_than_vectors_are_found_of(tmp_path: Path, documents: Path, embedder_ir: Path) -> None:
+    path = tmp_path / "store"
+    index(path, [documents], IndexChoices(embedder_ir))
+    with Store(path) as store:
+        vector = np.ones(48, np.float32)
+        assert len(store.search("zebra", 4096, vector)) == len(TEXTS)
+        with pytest.raises(InvalidValueError, match=r"num_documents=4097: expected 4096 at most"):
+            store.search("zebra", 4097, vector)
+        assert store.search("zebra", 4097)  # words have no such bound
+
+
+@pytest.mark.parametrize("markup", ["<![if x]>", "<![foo[ bar ]]>", "<![ ]>", "<![&#x>", "<![CDATA[x]]>"])
+def test_html_with_marks_that_no_browser_shows(tmp_path: Path, markup: str) -> None:
+    folder = write_texts(tmp_path / "html", {"a.html": f"<p>zebra</p>{markup}<p>moon</p>"})
+    index(tmp_path / "store", [folder])
+    assert [text for _, _, text in contents(tmp_path / "store")] == ["zebra\nmoon"]
+
+
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    folder, path = write_texts(tmp_path / "notes"), tmp_path / "store"
+    odd = folder / os.fsdecode(b"\xff.txt")
+    odd.write_text("zebra")
+    assert "its name is not UTF-8" in one_line(ovspec("rag", "index", "--store", path, folder))
+    assert not path.exists()
+    odd.unlink()
+    store = tmp_path / os.fsdecode(b"\xff.db")
+    assert "its name is not UTF-8" in one_line(ovspec("rag", "index", "--store", store, folder))
 
 
 def test_a_folder_may_lose_its_last_document(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class Hit:
 
 
 class Store:
-    """A store that exists; `create` makes one. Use it in one thread, and `close` it, or in a `with` block.
+    """A store that exists; `create` makes one. `close` it, or use it in a `with` block; threads may share it.
 
     Raises:
         InvalidValueError: no such file, no store, a damaged one, or a package for its vectors is missing.

@@ -186,7 +186,8 @@ def test_commands(tmp_path: Path, store: Path, demo_ir: Path) -> None:
     assert len(figures["examples"]) == 2 and figures["examples"][0]["retrieved"]
     tokens = {way: found["target_tokens"]["value"] for way, found in figures["ways"].items()}
     assert tokens["speculative, prefix cached"] < tokens["speculative"]
-    for text in ("", '{"question": "a"}', '{"question": "a", "answers": ["."]}', "no"):
+    half = '{"question": "\\ud800", "answers": ["a"]}'
+    for text in ("", half, '{"question": "a"}', '{"question": "a", "answers": ["."]}', "no"):
         questions.write_text(text)
         assert str(questions) in one_line(run("eval", "rag", *common, questions))
 

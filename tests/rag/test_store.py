@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
@@ -254,6 +255,23 @@ def test_a_search_sees_the_store_at_one_moment(
         assert [hit.text for hit in store.search("zebra moon", 9)] == before and len(before) == 2
         writer.write([], [zebra])  # what was refused has left nothing open
         assert zebra not in store.documents()
+
+
+@pytest.mark.parametrize("module", ["apsw", "sqlite3"])
+def test_threads_share_a_store(
+    tmp_path: Path, documents: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    if module == "sqlite3":
+        monkeypatch.setattr("ovspec.rag.database.find_spec", lambda name: None)
+    index(tmp_path / "store", [documents])
+    store = Store(tmp_path / "store")
+    want = [hit.path for hit in store.search("zebra moon ship", 9)]
+    with ThreadPoolExecutor(6) as pool:
+        found = pool.map(lambda _: [hit.path for hit in store.search("zebra moon ship", 9)], range(300))
+        assert all(paths == want for paths in found) and len(want) == 3
+    store.close()
+    with pytest.raises(InvalidValueError, match="it was closed; open it again"):
+        store.search("zebra", 1)
 
 
 def test_two_processes_may_make_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

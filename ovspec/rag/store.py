@@ -190,14 +190,26 @@ class Store:
             vector: f32 `[dimensions]` of the question; nearest vectors are looked up too where it is given.
 
         Raises:
-            InvalidValueError: more chunks than sqlite-vec finds, or the store is damaged.
+            InvalidValueError: a vector of another model or for a store without, more chunks than sqlite-vec
+                finds, or the store is damaged.
         """
-        if vector is not None and num_documents > _MOST_NEAREST:
+        if vector is not None:
+            self._check_vector(vector, num_documents)
+        with self._database.snapshot():  # else another process may take out what was found
+            return self._search(question, num_documents, vector)
+
+    def _check_vector(self, vector: NDArray[np.float32], num_documents: int) -> None:
+        if (model := self.settings.embedding) is None:
+            raise InvalidValueError("vector=...: the store has words alone; leave it out, or index anew")
+        if vector.shape != (model.dimensions,):
+            raise InvalidValueError(
+                f"vector=...: it has the shape {vector.shape}, expected ({model.dimensions},), of the model "
+                f"in {model.folder}"
+            )
+        if num_documents > _MOST_NEAREST:
             raise InvalidValueError(
                 f"num_documents={num_documents}: expected {_MOST_NEAREST} at most, sqlite-vec finds no more"
             )
-        with self._database.snapshot():  # else another process may take out what was found
-            return self._search(question, num_documents, vector)
 
     def _search(self, question: str, num_documents: int, vector: NDArray[np.float32] | None) -> list[Hit]:
         lists = [self._by_words(question, _LISTED * num_documents)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -33,6 +34,7 @@ QUESTIONS = {
     "craters of the moon": "moon.md",
     "How does the captain steer?": "ship.txt",
 }
+POOLED = ("pooling_mode_cls_token", "pooling_mode_mean_tokens")
 
 
 def contents(path: Path) -> list[tuple[str, int, str]]:
@@ -204,6 +206,11 @@ def test_bad_input_writes_nothing(tmp_path: Path, documents: Path, embedder_ir: 
     assert f"--embedding-model {empty}: it has no openvino_model.xml" in refused(
         documents, "--embedding-model", empty
     )
+    pooled = shutil.copytree(embedder_ir, tmp_path / "pooled")
+    for modes in ({"pooling_mode_max_tokens": True}, dict.fromkeys(POOLED, True)):
+        (pooled / "1_Pooling" / "config.json").write_text(json.dumps(modes))
+        line = refused(documents, "--embedding-model", pooled)
+        assert "--pooling: " in line and " and ".join(modes) in line
     damaged = (("bad.pdf", b"%PDF-1.4 nothing"), ("no.pdf", b"text"))
     for name, data in (("bad.txt", b"\xff\xfe\0"), ("zero.md", b"a\0b"), *damaged):
         (documents / name).write_bytes(data)
@@ -297,6 +304,11 @@ def test_more_documents_than_vectors_are_found_of(tmp_path: Path, documents: Pat
         with pytest.raises(InvalidValueError, match=r"num_documents=4097: expected 4096 at most"):
             store.search("zebra", 4097, vector)
         assert store.search("zebra", 4097)  # words have no such bound
+        with pytest.raises(InvalidValueError, match=r"shape \(47,\), expected \(48,\)"):
+            store.search("zebra", 1, vector[1:])
+    index(tmp_path / "words", [documents])
+    with Store(tmp_path / "words") as store, pytest.raises(InvalidValueError, match="words alone"):
+        store.search("zebra", 1, vector)
 
 
 @pytest.mark.parametrize("markup", ["<![if x]>", "<![foo[ bar ]]>", "<![ ]>", "<![&#x>", "<![CDATA[x]]>"])

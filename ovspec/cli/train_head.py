@@ -12,7 +12,16 @@ import numpy as np
 
 from ovspec.cli.options.common import data_option, int_list, properties_from, property_option
 from ovspec.cli.options.extras import need_extra
-from ovspec.cli.options.forms import ABOVE_ZERO, COUNT, MODEL, PATH, default_option, json_flag, typed_option
+from ovspec.cli.options.forms import (
+    ABOVE_ZERO,
+    COUNT,
+    MODEL,
+    PATH,
+    Whole,
+    default_option,
+    json_flag,
+    typed_option,
+)
 from ovspec.cli.options.help import ShortHelpCommand
 from ovspec.cli.options.output import print_json
 from ovspec.drafters.eagle3 import eagle3_boundaries
@@ -75,7 +84,7 @@ COMMON = (
 @default_option(
     "--weight-format", "fp16", "Weights of the head's IR.", type=click.Choice(["fp32", "fp16", "int8"])
 )
-@default_option("--seed", 0)
+@default_option("--seed", 0, type=Whole(0))
 @property_option
 @json_flag
 def train_head(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from typing import Any, Protocol
 
 from ovspec.errors import InvalidValueError
+from ovspec.rag.documents import check_name
 
 _BUSY_SECONDS = 5
 # What SQLite says when the system, and no damage of the file, is at fault.
@@ -27,7 +29,7 @@ class _Connection(Protocol):
 
 
 class Database:
-    """A connection to a SQLite file. Every error of SQLite is one line that names the file.
+    """A connection to a SQLite file, for any thread. Every error of SQLite is one line that names the file.
 
     Args:
         path: the file; it is made where `create` is set and it does not exist.
@@ -35,7 +37,9 @@ class Database:
     """
 
     def __init__(self, path: Path, create: bool = False) -> None:
+        check_name(path)
         self.path = path
+        self._lock = RLock()
         self._connection: _Connection
         self._errors: tuple[type[Exception], ...] = (sqlite3.Error,)
         self._loads_extensions = hasattr(sqlite3.Connection, "enable_load_extension")
@@ -54,7 +58,9 @@ class Database:
                 self._connection = connection
         else:
             with self._refusals():
-                self._connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+                self._connection = sqlite3.connect(
+                    path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                )
 
     def load_vectors(self) -> None:
         """Load the extension for vectors.
@@ -78,28 +84,42 @@ class Database:
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a statement."""
-        with self._refusals():
+        with self._lock, self._refusals():
             return list(self._connection.execute(sql, values))
 
     def executemany(self, sql: str, values: Iterable[Sequence[Any]]) -> None:
         """Run a statement for every row of values."""
-        with self._refusals():
+        with self._lock, self._refusals():
             self._connection.executemany(sql, values)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All that the block writes, or nothing of it."""
-        self.execute("BEGIN IMMEDIATE")
-        try:
+        """All that the block writes, or nothing of it; other threads wait for its end."""
+        with self._between("BEGIN IMMEDIATE"):
             yield
-        except BaseException:
-            self.execute("ROLLBACK")
-            raise
-        self.execute("COMMIT")
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """The file as it is at the first statement of the block; others' writes wait for its end."""
+        with self._between("BEGIN"):
+            yield
+
+    @contextmanager
+    def _between(self, begin: str) -> Iterator[None]:
+        with self._lock:
+            self.execute(begin)
+            try:
+                yield
+                self.execute("COMMIT")
+            except BaseException:
+                with suppress(InvalidValueError):  # SQLite may have done it
+                    self.execute("ROLLBACK")
+                raise
 
     def close(self) -> None:
         """Close the file."""
-        self._connection.close()
+        with self._lock:
+            self._connection.close()
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
@@ -109,6 +129,8 @@ class Database:
             text = str(error)
             if "locked" in text:
                 why = "another process writes to it; wait until it has ended"
+            elif "closed" in text:
+                why = "it was closed; open it again"
             elif any(word in text.lower() for word in _OF_THE_SYSTEM):
                 why = f"it can't be read or written ({text}); mend that, or name another file"
             else:

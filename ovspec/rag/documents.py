@@ -45,7 +45,7 @@ def find_documents(paths: Iterable[Path]) -> Files:
     """The documents among files and below folders; hidden ones, whose name begins with a dot, are left out.
 
     Raises:
-        InvalidValueError: a path that does not exist, or a file that is no document.
+        InvalidValueError: no such path, a file that is no document, or a name that is not UTF-8.
     """
     roots = tuple(dict.fromkeys(Path(os.path.realpath(path)) for path in paths))
     documents: dict[Path, None] = {}
@@ -59,10 +59,23 @@ def find_documents(paths: Iterable[Path]) -> Files:
             if any(part.startswith(".") for part in path.relative_to(root).parts) or not path.is_file():
                 continue
             if _is_document(path):
+                check_name(path)
                 documents[path] = None
             else:
                 left_out[path.suffix.lower() or "no suffix"] += 1
     return Files(roots, list(documents), left_out)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name that no store can hold: Linux lets names be any bytes, texts of SQLite are UTF-8.
+
+    Raises:
+        InvalidValueError: it is not UTF-8.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidValueError(f"{path}: its name is not UTF-8 ({error.reason}); rename it") from None
 
 
 def text_of(path: Path, data: bytes) -> str:
@@ -120,6 +133,13 @@ class _Text(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         self._hidden -= tag in self._HIDDEN and self._hidden > 0
         self._end_line(tag)
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Pass over `<![...`, where Python's parser knows some words only, and asserts for others."""
+        try:
+            return super().parse_marked_section(i, report)
+        except AssertionError:
+            return self.parse_bogus_comment(i, report)  # up to the next ">", as browsers do
 
     def handle_data(self, data: str) -> None:
         if not self._hidden:

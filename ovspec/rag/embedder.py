@@ -55,7 +55,7 @@ class Embedder:
         device: of OpenVINO.
 
     Raises:
-        InvalidValueError: no model for embeddings, or an unknown pooling.
+        InvalidValueError: no model for embeddings, or an unknown pooling, also in the folder.
     """
 
     def __init__(self, folder: Path, pooling: str | None = None, device: str = "CPU") -> None:
@@ -94,8 +94,16 @@ class Embedder:
 
 
 def _pooling_of(folder: Path) -> str:
-    modes = _json(folder / "1_Pooling" / "config.json")
-    return next((name for mode, name in _MODES.items() if modes.get(mode)), "cls")
+    path = folder / "1_Pooling" / "config.json"
+    modes = [
+        name for name, value in _json(path).items() if name.startswith("pooling_mode_") and value is True
+    ]
+    if len(modes) > 1 or set(modes) - _MODES.keys():
+        raise InvalidValueError(
+            f"pooling=...: {path} says {' and '.join(modes)}, which openvino_genai lacks; take another "
+            f"model, or name one of {', '.join(POOLINGS)}"
+        )
+    return _MODES[modes[0]] if modes else "cls"
 
 
 def _max_length(folder: Path) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ovspec.errors import InvalidValueError
 from ovspec.eval.scores import normalised
-from ovspec_models.folder.jsonl import json_lines
+from ovspec_models.folder.jsonl import check_text, json_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ def read_questions(path: Path) -> list[Question]:
                 f'{path}: line {number} is no question with answers; expected {{"question": "...", '
                 '"answers": ["..."]}'
             )
+        for text in (found.text, *found.answers):
+            check_text(f"{path}: line {number}", text)
         questions.append(found)
     if not questions:
         raise InvalidValueError(f'{path} holds no question; write {{"question": "...", "answers": ["..."]}}')

@@ -110,10 +110,17 @@ class SpeculativeRAG:
         """The documents for a question, the best first.
 
         Raises:
-            InvalidValueError: an empty question, or no document fits.
+            InvalidValueError: a question that is empty or no valid text, more documents than the store finds,
+                or no document fits.
         """
         if not question.strip():
             raise InvalidValueError("question=...: it is empty; ask something")
+        try:
+            question.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidValueError(
+                f"question=...: it is no valid text ({error.reason}); decode it as UTF-8"
+            ) from None
         vector = self._embedder.query(question) if self._embedder else None
         found = self.store.search(question, self.settings.num_documents, vector)
         if not found:

@@ -22,6 +22,7 @@ _VERSION = 1
 _RANK_OFFSET = 60
 # Places of each list that are fused, for a document that is wanted.
 _LISTED = 5
+_MOST_NEAREST = 4096  # of sqlite-vec
 _TABLES = (
     "CREATE TABLE settings (json TEXT NOT NULL)",
     "CREATE TABLE documents (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, digest TEXT NOT NULL)",
@@ -97,7 +98,7 @@ class Hit:
 
 
 class Store:
-    """A store that exists; `create` makes one. Use it in one thread, and `close` it, or in a `with` block.
+    """A store that exists; `create` makes one. `close` it, or use it in a `with` block; threads may share it.
 
     Raises:
         InvalidValueError: no such file, no store, a damaged one, or a package for its vectors is missing.
@@ -130,6 +131,8 @@ class Store:
             if settings.embedding is not None:
                 database.load_vectors()
             with database.transaction():
+                if database.execute("SELECT 1 FROM sqlite_master LIMIT 1"):
+                    raise InvalidValueError(f"{path}: another process made it meanwhile; index again")
                 for statement in _TABLES:
                     database.execute(statement)
                 if settings.embedding is not None:
@@ -185,11 +188,33 @@ class Store:
             question: its words are looked up, any of them.
             num_documents: chunks wanted; fewer come where the store has no more that fit.
             vector: f32 `[dimensions]` of the question; nearest vectors are looked up too where it is given.
+
+        Raises:
+            InvalidValueError: a vector of another model or for a store without, more chunks than sqlite-vec
+                finds, or the store is damaged.
         """
-        listed = _LISTED * num_documents
-        lists = [self._by_words(question, listed)]
         if vector is not None:
-            lists.append(self._by_vector(vector, listed))
+            self._check_vector(vector, num_documents)
+        with self._database.snapshot():  # else another process may take out what was found
+            return self._search(question, num_documents, vector)
+
+    def _check_vector(self, vector: NDArray[np.float32], num_documents: int) -> None:
+        if (model := self.settings.embedding) is None:
+            raise InvalidValueError("vector=...: the store has words alone; leave it out, or index anew")
+        if vector.shape != (model.dimensions,):
+            raise InvalidValueError(
+                f"vector=...: it has the shape {vector.shape}, expected ({model.dimensions},), of the model "
+                f"in {model.folder}"
+            )
+        if num_documents > _MOST_NEAREST:
+            raise InvalidValueError(
+                f"num_documents={num_documents}: expected {_MOST_NEAREST} at most, sqlite-vec finds no more"
+            )
+
+    def _search(self, question: str, num_documents: int, vector: NDArray[np.float32] | None) -> list[Hit]:
+        lists = [self._by_words(question, _LISTED * num_documents)]
+        if vector is not None:
+            lists.append(self._by_vector(vector, min(_LISTED * num_documents, _MOST_NEAREST)))
         scores: dict[int, float] = {}
         for found in lists:
             for place, chunk in enumerate(found):

@@ -160,7 +160,12 @@ class Eagle3Training:
                 made.append(state)
                 gradients.append(cut.grad)
         torch.autograd.backward(made, gradients)
-        torch.nn.utils.clip_grad_norm_(self.net.parameters(), _CLIP)
+        norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), _CLIP)
+        if not torch.isfinite(norm):
+            raise ValueError(
+                f"learning_rate={self._settings.learning_rate}: the loss is no finite number at step "
+                f"{self.step + 1} of {self.steps}; give a lower one"
+            )
         for optimizer in self._optimizers:
             optimizer.step()
         self.step += 1
@@ -191,12 +196,12 @@ class Eagle3Training:
         """
         try:
             state = torch.load(path, map_location=self._device, weights_only=True)
+            self.net.load_state_dict(state["net"])
+            for optimizer, known in zip(self._optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(known)
+            self.step = int(state["step"])
         except Exception as error:  # the errors of damaged files have no class in common
-            raise ValueError(f"{path} is no state of a training; delete it to begin anew") from error
-        self.net.load_state_dict(state["net"])
-        for optimizer, known in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(known)
-        self.step = state["step"]
+            raise ValueError(f"{path} is no state of this training; delete it to begin anew") from error
 
 
 def _optimizers(net: Eagle3Net, rate: float) -> list[torch.optim.Optimizer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -99,21 +100,22 @@ def read_states(
     """
     progress = folder / "progress.json"
     ends = np.cumsum([len(text) for text in texts]).tolist()
+    forms = _forms(len(ids), sum(hidden_sizes))
     if begun := progress.is_file():
-        told = read_json(progress, f"delete {folder.parent} to begin anew")
-        done, sizes = int(told["texts"]), np.array(told["sizes"], np.float32)
+        done, sizes = _progress(progress, len(texts), sum(hidden_sizes))
     else:
         folder.mkdir(parents=True, exist_ok=True)
         _check_room(folder, states_bytes(texts, len(ids), sum(hidden_sizes)))
         done, sizes = 0, np.ones(sum(hidden_sizes), np.float32)
+    for name, (form, width) in forms.items():
+        _take_room(folder / name, ends[-1] * width * np.dtype(form).itemsize, begun)
     passes = target() if done < len(texts) else None
     if passes and not begun:
         (first,) = passes.read([texts[0].tokens], ids)
         sizes = _sizes(first.states, hidden_sizes)
-    mode: Any = "r+" if begun else "w+"
     arrays = {
-        name: np.memmap(folder / name, form, mode, shape=(ends[-1], width))
-        for name, (form, width) in _forms(len(ids), sum(hidden_sizes)).items()
+        name: np.memmap(folder / name, form, "r+", shape=(ends[-1], width))
+        for name, (form, width) in forms.items()
     }
     states = TargetStates(sizes, dict(arrays), ends)
     while passes and done < len(texts):
@@ -138,6 +140,17 @@ def _forms(vocabulary: int, width: int) -> dict[str, tuple[type[np.generic], int
     }
 
 
+def _progress(path: Path, texts: int, width: int) -> tuple[int, NDArray[np.float32]]:
+    """Texts that were read, of so many, and the units of their states."""
+    remedy = f"delete {path.parent.parent} to begin anew"
+    told = read_json(path, remedy)
+    done, sizes = told.get("texts", -1), told.get("sizes", [])
+    whole = isinstance(done, int) and done <= texts and isinstance(sizes, list) and len(sizes) == width
+    if not whole or not all(isinstance(size, float) and size > 0 for size in sizes):
+        raise ValueError(f"{path} is damaged; {remedy}")
+    return int(done), np.array(sizes, np.float32)
+
+
 def _check_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -145,6 +158,19 @@ def _check_room(folder: Path, needed: int) -> None:
             f"{folder}: the target's states of these texts take {needed / 1e9:.1f} GB, the disk has "
             f"{free / 1e9:.1f} GB free; make room, or give fewer texts"
         )
+
+
+def _take_room(path: Path, size: int, begun: bool) -> None:
+    """Give a file its size and its room on the disk: the system kills who writes to a map of a full one."""
+    if begun and (not path.is_file() or path.stat().st_size != size):
+        raise ValueError(f"{path} is damaged or missing; delete {path.parent.parent} to begin anew")
+    with path.open("r+b" if begun else "wb") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            raise ValueError(
+                f"{path} takes {size / 1e9:.1f} GB ({error.strerror}); make room, or give fewer texts"
+            ) from error
 
 
 def _sizes(states: NDArray[np.float32], hidden_sizes: Sequence[int]) -> NDArray[np.float32]:

@@ -55,20 +55,27 @@ class TrainingTexts:
     def split(cls, texts: Sequence[Text], max_length: int, held_out: float, seed: int) -> TrainingTexts:
         """Hold out a share of the texts, drawn by `seed`, and cut the rest into pieces of `max_length`.
 
+        Texts that are too short to learn from are left out.
+
         Raises:
             ValueError: nothing is left to learn from, or nothing to measure.
         """
-        order = np.random.default_rng(seed).permutation(len(texts))
-        count = max(1, round(len(texts) * held_out))
+        pieces = [found for text in texts if (found := [*text.pieces(max_length)])]
+        order = np.random.default_rng(seed).permutation(len(pieces))
+        count = max(1, round(len(pieces) * held_out))
+        if len(pieces) < 2:
+            raise ValueError(
+                f"--data: {len(texts)} texts, of which {len(pieces)} are long enough; give two or more of at "
+                f"least {SHORTEST} tokens each, and of 2 behind a prompt"
+            )
+        if count == len(pieces):
+            raise ValueError(
+                f"held_out={held_out}: it leaves none of {len(pieces)} texts to learn from; give a lower one"
+            )
         train, held = (
-            [piece for index in sorted(chosen) for piece in texts[index].pieces(max_length)]
+            [piece for index in sorted(chosen) for piece in pieces[index]]
             for chosen in (order[count:].tolist(), order[:count].tolist())
         )
-        if not train or not held:
-            raise ValueError(
-                f"--data: {len(texts)} texts, of which {count} are held out; give two or more of at least "
-                f"{SHORTEST} tokens each, and of 2 behind a prompt"
-            )
         return cls(train, held)
 
     def check_tokens(self, vocab_size: int) -> None:

@@ -88,3 +88,21 @@ def test_the_installation_names_its_steps(bundle: Path) -> None:
     _copy_scripts(bundle)
     run = command(bundle / "install.sh")
     assert run.returncode == 2 and run.stdout == "install.sh: comparing the files with the manifest\n"
+
+
+def test_a_start_without_options(bundle: Path) -> None:
+    """It is that of `ovspec generate`, which says what it needs."""
+    from ovspec.bundle.bundle import _copy_scripts
+
+    _copy_scripts(bundle)
+    manifest = bundle / "manifest.json"
+    files = {name: bundle / name for name in script.relative_files(bundle)}
+    listed = {name: {"size": f.stat().st_size, "sha256": script.sha256(f)} for name, f in files.items()}
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "files": listed}))
+    python = bundle / "venv" / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    (bundle / "venv" / "installed").touch()
+    run = command(bundle / "run.py")
+    assert run.stdout == f"-I -m ovspec generate --model {bundle}/model --draft-model none\n", run.stderr

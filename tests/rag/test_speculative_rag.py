@@ -129,6 +129,8 @@ def test_modes_and_clusters(
     whole = make_pipeline(draft=True, verify=ovspec.SparseVerify(budget=4096))
     exact = SpeculativeRAG(store, whole, settings=SETTINGS).ask(QUESTION, "plain")
     assert exact.answer == plain.answer and not exact.why_lossy
+    with pytest.raises(InvalidValueError, match=r"question=\.\.\.: it is no valid text"):
+        rag.ask(f"\udcff {QUESTION}")
     found = rag.ask(QUESTION)
     assert sorted(place for cluster in found.clusters for place in cluster) == list(range(4))
     for draft in found.drafts:
@@ -184,7 +186,8 @@ def test_commands(tmp_path: Path, store: Path, demo_ir: Path) -> None:
     assert len(figures["examples"]) == 2 and figures["examples"][0]["retrieved"]
     tokens = {way: found["target_tokens"]["value"] for way, found in figures["ways"].items()}
     assert tokens["speculative, prefix cached"] < tokens["speculative"]
-    for text in ("", '{"question": "a"}', '{"question": "a", "answers": ["."]}', "no"):
+    half = '{"question": "\\ud800", "answers": ["a"]}'
+    for text in ("", half, '{"question": "a"}', '{"question": "a", "answers": ["."]}', "no"):
         questions.write_text(text)
         assert str(questions) in one_line(run("eval", "rag", *common, questions))
 

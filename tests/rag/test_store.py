@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +21,9 @@ from hypothesis import strategies as st
 from rag.conftest import TEXTS, embedding_model, write_texts
 
 from ovspec.errors import InvalidValueError
-from ovspec.rag import IndexChoices, Store, index
+from ovspec.rag import Hit, IndexChoices, Store, index
 from ovspec.rag.chunks import split
+from ovspec.rag.database import Database
 from ovspec.rag.embedder import EmbeddingModel
 from ovspec.rag.indexing import embedder_of
 from ovspec.rag.store import StoreSettings
@@ -30,6 +34,7 @@ QUESTIONS = {
     "craters of the moon": "moon.md",
     "How does the captain steer?": "ship.txt",
 }
+POOLED = ("pooling_mode_cls_token", "pooling_mode_mean_tokens")
 
 
 def contents(path: Path) -> list[tuple[str, int, str]]:
@@ -201,6 +206,11 @@ def test_bad_input_writes_nothing(tmp_path: Path, documents: Path, embedder_ir: 
     assert f"--embedding-model {empty}: it has no openvino_model.xml" in refused(
         documents, "--embedding-model", empty
     )
+    pooled = shutil.copytree(embedder_ir, tmp_path / "pooled")
+    for modes in ({"pooling_mode_max_tokens": True}, dict.fromkeys(POOLED, True)):
+        (pooled / "1_Pooling" / "config.json").write_text(json.dumps(modes))
+        line = refused(documents, "--embedding-model", pooled)
+        assert "--pooling: " in line and " and ".join(modes) in line
     damaged = (("bad.pdf", b"%PDF-1.4 nothing"), ("no.pdf", b"text"))
     for name, data in (("bad.txt", b"\xff\xfe\0"), ("zero.md", b"a\0b"), *damaged):
         (documents / name).write_bytes(data)
@@ -230,6 +240,93 @@ def test_a_store_has_one_model_and_one_size(tmp_path: Path, documents: Path, emb
     # The same model in another place.
     moved = shutil.copytree(embedder_ir, tmp_path / "moved")
     assert index(path, [documents], IndexChoices(moved)).added == 1
+
+
+def test_a_search_sees_the_store_at_one_moment(
+    tmp_path: Path, documents: Path, embedder_ir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document goes, in another process, between finding its chunk and reading it."""
+    monkeypatch.setattr("ovspec.rag.database._BUSY_SECONDS", 0)
+    path = tmp_path / "store"
+    index(path, [documents], IndexChoices(embedder_ir))
+    zebra = str(documents.resolve() / "zebra.txt")
+    with Store(path) as store, Store(path) as writer:
+        before, read = [hit.text for hit in store.search("zebra moon", 9)], store._hit
+
+        def removed_meanwhile(chunk: int, score: float) -> Hit:
+            with pytest.raises(InvalidValueError, match="another process"):
+                writer.write([], [zebra])
+            return read(chunk, score)
+
+        monkeypatch.setattr(store, "_hit", removed_meanwhile)
+        assert [hit.text for hit in store.search("zebra moon", 9)] == before and len(before) == 2
+        writer.write([], [zebra])  # what was refused has left nothing open
+        assert zebra not in store.documents()
+
+
+@pytest.mark.parametrize("module", ["apsw", "sqlite3"])
+def test_threads_share_a_store(
+    tmp_path: Path, documents: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    if module == "sqlite3":
+        monkeypatch.setattr("ovspec.rag.database.find_spec", lambda name: None)
+    index(tmp_path / "store", [documents])
+    store = Store(tmp_path / "store")
+    want = [hit.path for hit in store.search("zebra moon ship", 9)]
+    with ThreadPoolExecutor(6) as pool:
+        found = pool.map(lambda _: [hit.path for hit in store.search("zebra moon ship", 9)], range(300))
+        assert all(paths == want for paths in found) and len(want) == 3
+    store.close()
+    with pytest.raises(InvalidValueError, match="it was closed; open it again"):
+        store.search("zebra", 1)
+
+
+def test_two_processes_may_make_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, begin = tmp_path / "store", Database.transaction
+
+    def made_meanwhile(database: Database) -> AbstractContextManager[None]:
+        monkeypatch.undo()
+        Store.create(path, _settings()).close()
+        return begin(database)
+
+    monkeypatch.setattr(Database, "transaction", made_meanwhile)
+    with pytest.raises(InvalidValueError, match="another process made it meanwhile"):
+        Store.create(path, _settings())
+    Store(path).close()
+
+
+def test_more_documents_than_vectors_are_found_of(tmp_path: Path, documents: Path, embedder_ir: Path) -> None:
+    path = tmp_path / "store"
+    index(path, [documents], IndexChoices(embedder_ir))
+    with Store(path) as store:
+        vector = np.ones(48, np.float32)
+        assert len(store.search("zebra", 4096, vector)) == len(TEXTS)
+        with pytest.raises(InvalidValueError, match=r"num_documents=4097: expected 4096 at most"):
+            store.search("zebra", 4097, vector)
+        assert store.search("zebra", 4097)  # words have no such bound
+        with pytest.raises(InvalidValueError, match=r"shape \(47,\), expected \(48,\)"):
+            store.search("zebra", 1, vector[1:])
+    index(tmp_path / "words", [documents])
+    with Store(tmp_path / "words") as store, pytest.raises(InvalidValueError, match="words alone"):
+        store.search("zebra", 1, vector)
+
+
+@pytest.mark.parametrize("markup", ["<![if x]>", "<![foo[ bar ]]>", "<![ ]>", "<![&#x>", "<![CDATA[x]]>"])
+def test_html_with_marks_that_no_browser_shows(tmp_path: Path, markup: str) -> None:
+    folder = write_texts(tmp_path / "html", {"a.html": f"<p>zebra</p>{markup}<p>moon</p>"})
+    index(tmp_path / "store", [folder])
+    assert [text for _, _, text in contents(tmp_path / "store")] == ["zebra\nmoon"]
+
+
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    folder, path = write_texts(tmp_path / "notes"), tmp_path / "store"
+    odd = folder / os.fsdecode(b"\xff.txt")
+    odd.write_text("zebra")
+    assert "its name is not UTF-8" in one_line(ovspec("rag", "index", "--store", path, folder))
+    assert not path.exists()
+    odd.unlink()
+    store = tmp_path / os.fsdecode(b"\xff.db")
+    assert "its name is not UTF-8" in one_line(ovspec("rag", "index", "--store", store, folder))
 
 
 def test_a_folder_may_lose_its_last_document(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -179,6 +181,29 @@ def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         train(tmp_path / "out", epochs=1)
 
 
+def test_a_disk_that_fills_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that are mapped have all of their room before anything is written: else a signal ends the run."""
+    done = tmp_path / "out.training" / "states"
+    blocks: list[int] = []
+
+    def interrupt(report: Report | Needs | TokensRead) -> None:
+        if isinstance(report, TokensRead):
+            blocks.extend(path.stat().st_blocks * 512 - path.stat().st_size for path in done.iterdir())
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("ovspec.train.target_states._SAVE_TEXTS", 1)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "out", interrupt, epochs=1)
+    assert blocks and min(blocks) >= 0
+
+    def full(*of: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ValueError, match=r"takes 0\.0 GB \(No space left on device\); make room"):
+        train(tmp_path / "out", epochs=1)
+
+
 @pytest.mark.slow
 def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SAVE_SECONDS", 0.0)
@@ -216,14 +241,32 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "out", interrupt, epochs=1)
     work = training_folder(tmp_path / "out")
-    (work / "head.pt").write_bytes(b"no state")
-    with pytest.raises(ValueError, match=r"head\.pt is no state of a training; delete it"):
-        train(tmp_path / "out", epochs=1)
+    torch.save({"step": 3}, work / "other.pt")
+    for state in (b"no state", (work / "other.pt").read_bytes()):
+        (work / "head.pt").write_bytes(state)
+        with pytest.raises(ValueError, match=r"head\.pt is no state of this training; delete it"):
+            train(tmp_path / "out", epochs=1)
+    for name in ("progress.json", "likely", "states"):
+        path = work / "states" / name
+        path.write_bytes(b"{}")
+        with pytest.raises(ValueError, match=rf"{name} is damaged.*; delete .*out\.training to begin anew"):
+            train(tmp_path / "out", epochs=1)
+        shutil.rmtree(work)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "out", interrupt, epochs=1)
     (work / "training.json").write_text("{")
     with pytest.raises(
         ValueError, match=r"training\.json: not valid JSON .*; delete .*out\.training to begin anew"
     ):
         train(tmp_path / "out", epochs=1)
+
+
+def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"learning_rate=1e\+18: the loss is no finite number at step \d+ of"
+    ):
+        train(tmp_path / "out", learning_rate=1e18)
+    assert not (tmp_path / "out").exists()
 
 
 def test_texts_in_tokens_of_another_model(tmp_path: Path) -> None:
@@ -248,7 +291,11 @@ def test_draft_vocabulary_and_batches() -> None:
         found = text_of(range(count), prompt).pieces(length)
         assert [(piece.tokens.tolist(), piece.prompt) for piece in found] == pieces
     split = TrainingTexts.split([text_of([5, 5, 7, 7, 7, 1])] * 3 + [text_of([1])], 4, 0.25, seed=0)
-    assert sum(map(len, split.train)) in (8, 12)  # the rest of two is too short to learn from
+    assert sum(map(len, split.train)) == 8  # the rest of two is too short to learn from
+    # Whichever are too short: two that are not suffice.
+    for seed in range(20):
+        found = TrainingTexts.split([text_of([1])] * 8 + [text_of(range(6))] * 2, 8, 0.1, seed)
+        assert len(found.train) == len(found.held_out) == 1
     assert split.draft_vocabulary(2, 9).tolist() == [5, 7]
     many = TrainingTexts([text_of(range(4 + n % 7)) for n in range(50)], [text_of(range(4))])
     batches = many.batches(32, seed=0, epoch=1)
@@ -298,7 +345,9 @@ def test_the_command(tmp_path: Path) -> None:
         (("--target", "missing"), "missing"),
         (("--kind", "medusa"), "medusa"),
         (("--draft-vocab-size", 5000), "--draft-vocab-size 5000: the target has 4096 tokens"),
-        ((), "give two or more"),
+        ((), "1 texts, of which 1 are long enough; give two or more"),
+        (("--data", "two.jsonl", "--held-out", 0.9), "--held-out 0.9: it leaves none of 2 texts"),
+        (("--seed", -1), "-1 is not in the range x>=0"),
         (("--data", "half.jsonl"), "half.jsonl: line 1 holds no text"),
     ],
 )
@@ -308,6 +357,7 @@ def test_bad_input_is_one_line(
     data = tmp_path / "texts.jsonl"
     data.write_text('{"text": "Once upon a time there were three bears."}')
     (tmp_path / "half.jsonl").write_text('{"completion": "of what?"}')
+    (tmp_path / "two.jsonl").write_text(2 * (data.read_text() + "\n"))
     monkeypatch.chdir(tmp_path)
     words = ["--target", demo_pair_path(), "--data", data, "--output", tmp_path / "out", *options]
     assert said in one_line(command("train-head", *words))

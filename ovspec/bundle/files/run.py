@@ -52,7 +52,7 @@ def command_of(arguments: list[str]) -> list[str]:
 def value_of(option: str, arguments: list[str]) -> str | None:
     """The last value of an option, given as `option value` or `option=value`; None without it."""
     found = None
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         name, equals, value = argument.partition("=")
         if name == option:
             found = value if equals else following

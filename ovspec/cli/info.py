@@ -340,7 +340,7 @@ def memory_rows(memory: dict[str, Any]) -> dict[str, object]:
     for name in ("adapters", "process", "total", "available", "prefix_cache"):
         rows[f"{name.replace('_', ' ')}, MB"] = f"{memory[name] / 1e6:,.1f}"
     return rows | {
-        "largest context that fits": f"{memory['largest_context']:,} tokens",
+        "of this context fit": f"{memory['largest_context']:,} tokens",
         "fits": "yes" if memory["fits"] else "no",
     }
 

@@ -87,7 +87,10 @@ def test_streamer_needs_one_sequence(make_pipeline: Make) -> None:
     ("inputs", "message"),
     [
         (5, "inputs: expected text, texts"),
-        ([5], "inputs: expected text, got int"),
+        ([5], "inputs: expected text, got int; give token ids as openvino.Tensor"),
+        ([[1, 4]], "got list; give token ids as openvino.Tensor"),
+        (np.array([[1, 4]]), "got ndarray; give token ids as openvino.Tensor"),
+        ([{"role": "user", "content": "Once"}], r"got dict; give messages as ovspec.ChatHistory\("),
         ([], "at least one prompt"),
         ("abc\udcff", "is no valid text"),
         (ov.Tensor(np.array([1, 2])), r"shape \[prompts, tokens\], got \[2\]"),
@@ -98,8 +101,8 @@ def test_streamer_needs_one_sequence(make_pipeline: Make) -> None:
         (masked((2, 3)), r"attention_mask has the shape \[2, 3\]"),
     ],
     ids=[
-        *("number", "numbers", "nothing", "surrogate", "one dimension", "no token", "fractions", "strings"),
-        *("short mask", "long mask"),
+        *("number", "numbers", "lists of numbers", "array", "messages", "nothing", "surrogate"),
+        *("one dimension", "no token", "fractions", "strings", "short mask", "long mask"),
     ],
 )
 def test_bad_inputs(make_pipeline: Make, inputs: Any, message: str) -> None:

@@ -17,7 +17,7 @@ from settings import F32
 
 import ovspec
 from ovspec.cache.cache import KVCache
-from ovspec.errors import InvalidValueError
+from ovspec.errors import InvalidTypeError, InvalidValueError
 
 Make = Callable[..., ovspec.LLMPipeline]
 
@@ -61,6 +61,17 @@ BAD_OPTIONS = {
     "wrong type": ({"top_p": "high"}, "top_p='high'"),
     "empty stop string": ({"stop_strings": {""}}, "stop_strings"),
 }
+
+
+@pytest.mark.parametrize("model", [5, None, ["model"]])
+def test_a_model_that_is_no_path(demo_ir: Path, model: Any) -> None:
+    for make in (
+        lambda: ovspec.LLMPipeline(model),
+        lambda: ovspec.VLMPipeline(model),
+        lambda: ovspec.LLMPipeline(demo_ir, "CPU", draft_model=ovspec.draft_model(model)),
+    ):
+        with pytest.raises(InvalidTypeError, match=r"^models_path: expected the path of a folder or GGUF"):
+            make()
 
 
 @pytest.mark.parametrize("name", BAD_OPTIONS)

@@ -35,7 +35,7 @@ from ovspec.operations.native_attention import why_not_native
 from ovspec.operations.row_rounding import row_bits
 from ovspec.proofs.bf16_products import check_bf16_products, verdict_on_products
 from ovspec.proofs.promises import promises
-from ovspec.proofs.row_check import check_rows
+from ovspec.proofs.row_check import check_rows, verdict_on_rows
 from ovspec_models import ModelInfo, OvspecConfig
 from ovspec_models.families import family_of
 from ovspec_models.folder.head_info import ANY_NUMBER, HeadInfo, head_kind
@@ -130,6 +130,7 @@ def info(
     where = facts["installation"]["processor"]
     said = f"{verdict(checks, where)}; {verdict_on_products(products, where)}" if checks else ""
     if checks:
+        said += f"; {verdict_on_rows(rows, str(model))}" if rows is not None else ""
         facts["verdict"] = said
     if as_json:
         print_json(facts)
@@ -340,7 +341,7 @@ def memory_rows(memory: dict[str, Any]) -> dict[str, object]:
     for name in ("adapters", "process", "total", "available", "prefix_cache"):
         rows[f"{name.replace('_', ' ')}, MB"] = f"{memory[name] / 1e6:,.1f}"
     return rows | {
-        "largest context that fits": f"{memory['largest_context']:,} tokens",
+        "of this context fit": f"{memory['largest_context']:,} tokens",
         "fits": "yes" if memory["fits"] else "no",
     }
 
@@ -379,5 +380,14 @@ def show(title: str, rows: dict[str, object] | list[dict[str, object]]) -> None:
         return
     table = Table(title=title, title_justify="left", show_header=False)
     for key, value in rows.items():
-        table.add_row(key, ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+        table.add_row(key, _words(value))
     print_table(table)
+
+
+def _words(value: object) -> str:
+    """A fact for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or value in ([], ()):
+        return "none"
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import openvino_genai
 from ovspec.adapters.adapter_config import AdapterBlend, PipelineAdapters, requested
 from ovspec.errors import InvalidTypeError, InvalidValueError
 from ovspec.generation.beam_settings import OF_BEAMS, beams_of
+from ovspec.generation.config_fields import SEE, assign, fields_of
 from ovspec.generation.drafting_settings import (
     acceptance_rule_of,
     acceptance_threshold_of,
@@ -23,8 +24,8 @@ from ovspec.generation.number_ranges import check_ranges
 from ovspec.sampling.beam_search import BeamParams
 from ovspec.sampling.sampling import NO_NGRAM_SIZE, SamplingParams
 from ovspec_models.folder.shown import shown
+from ovspec_transforms import last_line
 
-_SEE = "see openvino_genai.GenerationConfig"
 # Fields of openvino_genai.GenerationConfig that are not supported, with the value that disables them.
 UNSUPPORTED: dict[str, object] = {
     "relevance_weight": 0.5,
@@ -69,24 +70,41 @@ class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,un
         parsers: as in openvino_genai: what makes `parsed` of a text, one after the other.
     """
 
+    acceptance_threshold: Any = 1.0
+    acceptance_rule: Any = "coupled"
+    num_assistant_tokens_schedule: Any = None
     adapters: Any = None  # openvino_genai's property takes its own AdapterConfig only
     parsers: Any = ()  # and its list of parsers does not keep those written in Python
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        own = {name: kwargs.pop(name, default) for name, default in _OWN_FIELDS.items()}
-        super().__init__(*args, **kwargs)
-        for name, value in own.items():
-            setattr(self, name, value)
+    def __init__(self, *json_path: Any, **fields: Any) -> None:
+        try:
+            super().__init__(*json_path)
+        except TypeError as error:
+            raise InvalidTypeError(
+                "GenerationConfig: expected the path of a generation_config.json, or options as keywords"
+            ) from error
+        except RuntimeError as error:
+            raise InvalidValueError(
+                f"{json_path[0]} is no generation_config.json that can be read: {last_line(error)}"
+            ) from error
+        self.update_generation_config(**fields)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # An object of a class in Python takes any name: a misspelt option would be ignored.
+        if not hasattr(type(self), name):
+            raise AttributeError(f"{name}={shown(value)}: GenerationConfig has no such option; {SEE}")
+        super().__setattr__(name, value)
 
-# Fields that openvino_genai.GenerationConfig does not have, with their defaults.
-_OWN_FIELDS: dict[str, Any] = {
-    "acceptance_threshold": 1.0,
-    "acceptance_rule": "coupled",
-    "num_assistant_tokens_schedule": None,
-    "adapters": None,
-    "parsers": (),
-}
+    def update_generation_config(self, **fields: Any) -> None:
+        """Replace single fields.
+
+        Raises:
+            ValueError: a field that there is not, or a value of another type.
+        """
+        for name, value in fields.items():
+            assign(self, name, value)
+        if "eos_token_id" in fields and self.eos_token_id != -1:
+            self.set_eos_token_id(self.eos_token_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,35 +216,10 @@ def updated(
     if "num_beams" in overrides:  # beams are searched without drafts
         for name, off in (OF_BEAMS if overrides["num_beams"] == 1 else _DRAFTER_OFF).items():
             setattr(copy, name, off)
-    for name, value in overrides.items():
-        if name not in fields_of(copy):
-            hint = "ovspec.VLMPipeline reads pictures" if name in ("image", "images") else _SEE
-            raise InvalidValueError(f"{name}={shown(value)}: generate has no such option; {hint}")
-        try:
-            setattr(copy, name, _as_set(value) if name in ("stop_strings", "stop_token_ids") else value)
-        except TypeError as error:
-            raise InvalidValueError(f"{name}={shown(value)}: expected {_expected(name)}") from error
+    copy.update_generation_config(**overrides)
     if copy.eos_token_id != -1:
         copy.set_eos_token_id(copy.eos_token_id)
     return copy
-
-
-def _expected(name: str) -> str:
-    """What a field takes, in words."""
-    if name == "eos_token_id":
-        return "a token id, or -1 for the model's own"
-    default = getattr(openvino_genai.GenerationConfig(), name)
-    if isinstance(default, bool):
-        return "True or False"
-    if name == "stop_token_ids":
-        return "a set of token ids"
-    if name == "stop_strings":
-        return "a set of texts"
-    if isinstance(default, float):
-        return "a number"
-    if isinstance(default, int) or name == "num_assistant_tokens":
-        return "a whole number from 0 to 2**64 - 1"
-    return "an object of openvino_genai's"
 
 
 def check_supported(config: openvino_genai.GenerationConfig) -> None:
@@ -317,7 +310,9 @@ def resolve(
 
 
 def _parsers(config: openvino_genai.GenerationConfig) -> tuple[openvino_genai.Parser, ...]:
-    for parser in (given := tuple(config.parsers or ())):
+    given = config.parsers or ()
+    given = tuple(given) if isinstance(given, Iterable) else (given,)
+    for parser in given:
         if not isinstance(parser, openvino_genai.Parser):
             raise InvalidTypeError(
                 f"parsers: expected objects of openvino_genai.Parser, got {type(parser).__name__}"
@@ -346,16 +341,6 @@ def _eos(config: openvino_genai.GenerationConfig, eos_token_ids: Sequence[int]) 
     if config.eos_token_id != -1:
         return frozenset()
     return frozenset(eos_token_ids[:1] if config.stop_token_ids else eos_token_ids)
-
-
-def _as_set(value: Any) -> set[Any]:
-    # A single str is one stop string, as in openvino_genai, and not a sequence of characters.
-    return {value} if isinstance(value, str) else set(value)
-
-
-def fields_of(config: object) -> list[str]:
-    """Names of the settings that an object of openvino_genai holds."""
-    return [name for name in dir(config) if not name.startswith("_") and not callable(getattr(config, name))]
 
 
 def _limit(value: int) -> int | None:

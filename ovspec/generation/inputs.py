@@ -40,8 +40,17 @@ def texts_of(inputs: object) -> list[str]:
     if not isinstance(inputs, Sequence) or isinstance(inputs, bytes):
         raise InvalidTypeError(
             f"inputs: expected text, texts, a ChatHistory or tokenized inputs, got {type(inputs).__name__}"
+            + _remedy(inputs)
         )
     return list(inputs)
+
+
+def _remedy(value: object) -> str:
+    """How openvino_genai takes what is given as another library takes it."""
+    if isinstance(value, dict):
+        return "; give messages as ovspec.ChatHistory([...])"
+    ids = isinstance(value, int | list) or hasattr(value, "__array__")
+    return "; give token ids as openvino.Tensor(array), i64 [prompts, tokens]" if ids else ""
 
 
 def check_texts(texts: Sequence[object], name: str = "inputs") -> None:
@@ -53,7 +62,8 @@ def check_texts(texts: Sequence[object], name: str = "inputs") -> None:
     """
     for text in texts:
         if not isinstance(text, str):
-            raise InvalidTypeError(f"{name}: expected text, got {type(text).__name__}")
+            remedy = _remedy(text) if name == "inputs" else ""
+            raise InvalidTypeError(f"{name}: expected text, got {type(text).__name__}{remedy}")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:

@@ -66,6 +66,11 @@ class DecodedResults(openvino_genai.DecodedResults):
     def __iter__(self) -> Iterator[str]:
         return iter(self.texts)
 
+    def __reduce__(self) -> tuple[type[DecodedResults], tuple[object, ...]]:
+        # openvino_genai's class can't be pickled, and so not be sent to another process.
+        given = (self._texts, self._scores, self._finish_reasons, self._perf_metrics, self._parsed)
+        return DecodedResults, given
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedResults:

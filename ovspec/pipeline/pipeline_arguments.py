@@ -15,7 +15,7 @@ from ovspec.adapters.adapter_config import PipelineAdapters
 from ovspec.drafters.drafter import Drafter
 from ovspec.engine.llm_engine import MAX_NUM_SEQS, LLMEngine
 from ovspec.errors import InvalidTypeError, InvalidValueError
-from ovspec.generation.generation_config import fields_of
+from ovspec.generation.config_fields import fields_of
 from ovspec.generation.grammars.grammars import Grammars
 from ovspec.memory.memory_plan import MemoryPlan
 from ovspec.modes.sparse_prefill import PROMPT_PIECE

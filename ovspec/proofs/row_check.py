@@ -62,6 +62,14 @@ def check_rows(folder: Path, splits: int, properties: Mapping[str, object] | Non
     return RowCheck(splits, threads, breakers)
 
 
+def verdict_on_rows(found: RowCheck, model: str) -> str:
+    """What the proof found, in a line."""
+    if found.difference is not None:
+        return f"FAILED: rows of {model} depend on their pass"
+    splits = f"{found.splits} random split" + "s" * (found.splits > 1)
+    return f"rows of {model} have the same bits in {splits}, and with one thread"
+
+
 def random_text(vocab_size: int, tokens: int = _TOKENS) -> NDArray[np.int64]:
     """Any tokens: i64 `[tokens]`."""
     return np.random.default_rng(0).integers(0, vocab_size, tokens)

@@ -42,13 +42,18 @@ def broken_ir(demo_ir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_sound_model(demo_ir: Path) -> None:
     run = ovspec("info", "--self-check", "--model", demo_ir, "--splits", "2", "--json")
     assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout)["rows"] == {"splits": 2, "difference": None, "identity_breakers": []}
+    told = json.loads(run.stdout)
+    assert told["rows"] == {"splits": 2, "difference": None, "identity_breakers": []}
+    assert told["verdict"].endswith(
+        f"; rows of {demo_ir} have the same bits in 2 random splits, and with one thread"
+    )
 
 
 def test_the_first_operation_that_differs_is_named(broken_ir: Path) -> None:
     run = ovspec("info", "--self-check", "--model", broken_ir, "--splits", "2")
     assert run.returncode == 1
     assert f"a row depends on its pass: Add {SUM}: " in run.stderr
+    assert run.stdout.splitlines()[-1].endswith(f"; FAILED: rows of {broken_ir} depend on their pass")
 
 
 def test_properties_reach_the_check(demo_ir: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -304,6 +305,25 @@ class TestPlaces:
         runner = start(demo_ir / "draft", Path("/proc/ovspec/cache"))
         [line] = said()
         assert "CACHE_DIR=/proc/ovspec/cache can't be written" in line and "\n" not in line
+        assert np.array_equal(logits(runner), compiled)
+
+    def test_one_that_takes_no_new_folder(
+        self,
+        tmp_path: Path,
+        compiled: NDArray[np.float32],
+        demo_ir: Path,
+        said: Said,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """One that is there, and mounted to be read."""
+
+        def refuse(**where: object) -> str:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        monkeypatch.setattr("ovspec_models.export.new_folder.tempfile.mkdtemp", refuse)
+        runner = start(demo_ir / "draft", tmp_path)
+        [line] = said()
+        assert f"CACHE_DIR={tmp_path} can't be written (Read-only file system)" in line
         assert np.array_equal(logits(runner), compiled)
 
     def test_one_that_is_only_read(

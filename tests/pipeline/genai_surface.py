@@ -67,7 +67,8 @@ TABLE: dict[str, tuple[str, str]] = {
     "`generate`, `__call__`": (
         "text, texts, `ChatHistory`, `TokenizedInputs`, tensor of ids; configuration, "
         "keywords; the same result types",
-        "unknown keywords and values that do not fit are refused, not ignored; with AMX compressed weights "
+        "unknown keywords, also of a `GenerationConfig`, and values that do not fit are refused, not "
+        "ignored; with AMX compressed weights "
         'are multiplied more exactly (`linear="stock"`: as there)',
     ),
     "`GenerationConfig`": (

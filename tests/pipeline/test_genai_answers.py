@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import shutil
 import sys
@@ -311,3 +312,11 @@ def test_parameters_in_xml_follow_the_pattern_of_their_schema(make_pipeline: Mak
         options = {"do_sample": True, "temperature": 2.0, "rng_seed": seed, "max_new_tokens": 60}
         (text,) = make_pipeline().generate([PROMPT], structured_output_config=config, **options).texts
         assert re.fullmatch("[ \n]*<parameter=word>[A-Z][a-z]{1,5}</parameter>[ \n]*", text), text
+
+
+def test_an_answer_can_be_sent_to_another_process(make_pipeline: Make) -> None:
+    results = make_pipeline().generate([PROMPT], **TWELVE)
+    received = pickle.loads(pickle.dumps(results))
+    assert (received.texts, received.scores) == (results.texts, results.scores)
+    assert received.finish_reasons == results.finish_reasons
+    assert received.perf_metrics.get_num_generated_tokens() == 12

@@ -88,5 +88,43 @@ def test_sampling_fields_have_an_effect(make_pipeline: Make, name: str) -> None:
     assert str(pipeline.generate([OPEN], **changed)) != str(pipeline.generate([OPEN], **base))
 
 
+def test_a_misspelt_option_is_refused() -> None:
+    config = ovspec.GenerationConfig()
+    for call in (
+        lambda: setattr(config, "max_new_token", 3),
+        lambda: ovspec.GenerationConfig(max_new_token=3),
+        lambda: config.update_generation_config(max_new_token=3),
+    ):
+        with pytest.raises((AttributeError, ValueError), match=r"^max_new_token=3: .*no such option"):
+            call()
+
+
+def test_fields_are_set_by_name_as_by_a_call() -> None:
+    fields = {"max_new_tokens": 3, "stop_strings": ["a"], "eos_token_id": 5, "acceptance_threshold": 0.5}
+    made, changed = ovspec.GenerationConfig(**fields), ovspec.GenerationConfig()
+    changed.update_generation_config(**fields)
+    for config in (made, changed):
+        assert (config.max_new_tokens, config.stop_strings) == (3, {"a"})
+        assert (config.stop_token_ids, config.acceptance_threshold) == ({5}, 0.5)
+    with pytest.raises(ValueError, match=r"^top_p=None: expected a number$"):
+        ovspec.GenerationConfig(top_p=None)
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"max_new_tokens": "a"}'])
+def test_a_file_that_is_no_configuration(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "generation_config.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    said = f"^{path} is no generation_config.json that can be read: ."
+    with pytest.raises(ValueError, match=said) as caught:
+        ovspec.GenerationConfig(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_parsers_that_are_none(make_pipeline: Make) -> None:
+    with pytest.raises(ValueError, match=r"^parsers: expected objects of openvino_genai.Parser, got int$"):
+        make_pipeline().generate(OPEN, max_new_tokens=2, parsers=5)
+
+
 def test_the_table_of_the_page() -> None:
     assert genai_surface.table() in (ROOT / "docs" / "genai-compatibility.md").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from settings import F32
 
 import ovspec
 from ovspec.cache.cache import KVCache
-from ovspec.errors import InvalidValueError
+from ovspec.errors import InvalidTypeError, InvalidValueError
 
 Make = Callable[..., ovspec.LLMPipeline]
 
@@ -63,6 +63,17 @@ BAD_OPTIONS = {
 }
 
 
+@pytest.mark.parametrize("model", [5, None, ["model"]])
+def test_a_model_that_is_no_path(demo_ir: Path, model: Any) -> None:
+    for make in (
+        lambda: ovspec.LLMPipeline(model),
+        lambda: ovspec.VLMPipeline(model),
+        lambda: ovspec.LLMPipeline(demo_ir, "CPU", draft_model=ovspec.draft_model(model)),
+    ):
+        with pytest.raises(InvalidTypeError, match=r"^models_path: expected the path of a folder or GGUF"):
+            make()
+
+
 @pytest.mark.parametrize("name", BAD_OPTIONS)
 def test_bad_option_is_one_line_and_names_itself(make_pipeline: Make, name: str) -> None:
     options, message = BAD_OPTIONS[name]
@@ -87,7 +98,10 @@ def test_streamer_needs_one_sequence(make_pipeline: Make) -> None:
     ("inputs", "message"),
     [
         (5, "inputs: expected text, texts"),
-        ([5], "inputs: expected text, got int"),
+        ([5], "inputs: expected text, got int; give token ids as openvino.Tensor"),
+        ([[1, 4]], "got list; give token ids as openvino.Tensor"),
+        (np.array([[1, 4]]), "got ndarray; give token ids as openvino.Tensor"),
+        ([{"role": "user", "content": "Once"}], r"got dict; give messages as ovspec.ChatHistory\("),
         ([], "at least one prompt"),
         ("abc\udcff", "is no valid text"),
         (ov.Tensor(np.array([1, 2])), r"shape \[prompts, tokens\], got \[2\]"),
@@ -98,8 +112,8 @@ def test_streamer_needs_one_sequence(make_pipeline: Make) -> None:
         (masked((2, 3)), r"attention_mask has the shape \[2, 3\]"),
     ],
     ids=[
-        *("number", "numbers", "nothing", "surrogate", "one dimension", "no token", "fractions", "strings"),
-        *("short mask", "long mask"),
+        *("number", "numbers", "lists of numbers", "array", "messages", "nothing", "surrogate"),
+        *("one dimension", "no token", "fractions", "strings", "short mask", "long mask"),
     ],
 )
 def test_bad_inputs(make_pipeline: Make, inputs: Any, message: str) -> None:

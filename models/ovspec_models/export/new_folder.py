@@ -21,6 +21,17 @@ class FilledMeanwhileError(OSError, ValueError):
         return str(self.strerror)
 
 
+class CannotMakeError(OSError, ValueError):
+    """The place of a new folder can't be written."""
+
+    def __init__(self, out: Path, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror)
+        self._out = out
+
+    def __str__(self) -> str:
+        return f"out '{self._out}' cannot be made ({self.strerror}); choose another"
+
+
 def check_new_folder(out: Path) -> None:
     """Raise ValueError unless `out` does not exist, or is an empty folder."""
     if out.is_symlink() or out.exists():
@@ -99,7 +110,7 @@ def _new_staging(out: Path, held: ExitStack) -> Path:
         try:
             staging = Path(tempfile.mkdtemp(prefix=_prefix(out), dir=out.parent))
         except OSError as error:
-            raise ValueError(f"out '{out}' cannot be made ({error.strerror}); choose another") from error
+            raise CannotMakeError(out, error) from error
         try:
             held.enter_context(_locked(staging))
         except (BlockingIOError, FileNotFoundError):

@@ -11,7 +11,6 @@ from threading import RLock
 from typing import Any, Protocol
 
 from ovspec.errors import InvalidValueError
-from ovspec.rag.documents import check_name
 
 _BUSY_SECONDS = 5
 # What SQLite says when the system, and no damage of the file, is at fault.
@@ -136,3 +135,15 @@ class Database:
             else:
                 why = f"it is no store, or a damaged one ({text}); remove it and index again, or name another"
             raise InvalidValueError(f"{self.path}: {why}") from error
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name that no store can hold: Linux lets names be any bytes, texts of SQLite are UTF-8.
+
+    Raises:
+        InvalidValueError: it is not UTF-8.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidValueError(f"{path}: its name is not UTF-8 ({error.reason}); rename it") from None

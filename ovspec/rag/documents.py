@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ovspec.errors import InvalidValueError
+from ovspec.rag.database import check_name
 
 _TEXT = (".txt", ".md", ".markdown")
 _HTML = (".html", ".htm")
@@ -64,18 +65,6 @@ def find_documents(paths: Iterable[Path]) -> Files:
             else:
                 left_out[path.suffix.lower() or "no suffix"] += 1
     return Files(roots, list(documents), left_out)
-
-
-def check_name(path: Path) -> None:
-    """Refuse a name that no store can hold: Linux lets names be any bytes, texts of SQLite are UTF-8.
-
-    Raises:
-        InvalidValueError: it is not UTF-8.
-    """
-    try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidValueError(f"{path}: its name is not UTF-8 ({error.reason}); rename it") from None
 
 
 def text_of(path: Path, data: bytes) -> str:

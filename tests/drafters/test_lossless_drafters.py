@@ -44,8 +44,7 @@ class Restless(Schedule):
 
     def plan(self, state: StepState) -> Plan:
         turn = len(self.outcomes)
-        scale = (1.0, 0.5, 2.0, float("inf"))[turn % 4]
-        return Plan((5, 0, 1, 12, 3)[turn % 5], scale, (None, 4, 40)[turn % 3])
+        return Plan((5, 0, 1, 12, 3)[turn % 5], (None, 4, 0, 40)[turn % 4])
 
     def observe(self, outcome: StepOutcome) -> None:
         self.outcomes.append(outcome)

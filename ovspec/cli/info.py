@@ -128,9 +128,11 @@ def info(
     if rows is not None:
         facts["rows"] = asdict(rows)
     where = facts["installation"]["processor"]
-    said = f"{verdict(checks, where)}; {verdict_on_products(products, where)}" if checks else ""
-    if checks:
-        said += f"; {verdict_on_rows(rows, str(model))}" if rows is not None else ""
+    verdicts = [verdict(checks, where), verdict_on_products(products, where)] if checks else []
+    if checks and rows is not None:
+        verdicts.append(verdict_on_rows(rows, str(model)))
+    said = "; ".join(verdicts)
+    if said:
         facts["verdict"] = said
     if as_json:
         print_json(facts)
@@ -341,8 +343,8 @@ def memory_rows(memory: dict[str, Any]) -> dict[str, object]:
     for name in ("adapters", "process", "total", "available", "prefix_cache"):
         rows[f"{name.replace('_', ' ')}, MB"] = f"{memory[name] / 1e6:,.1f}"
     return rows | {
-        "of this context fit": f"{memory['largest_context']:,} tokens",
-        "fits": "yes" if memory["fits"] else "no",
+        "fits": memory["fits"],
+        "largest context up to this one that fits": f"{memory['largest_context']:,} tokens",
     }
 
 

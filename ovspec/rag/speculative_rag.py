@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ovspec.errors import InvalidValueError
+from ovspec.generation.inputs import check_texts
 from ovspec.modes.verify_mode import why_lossy
 from ovspec.pipeline.pipeline import LLMPipeline
 from ovspec.rag.clusters import k_means, subsets, word_vectors
@@ -115,12 +116,7 @@ class SpeculativeRAG:
         """
         if not question.strip():
             raise InvalidValueError("question=...: it is empty; ask something")
-        try:
-            question.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidValueError(
-                f"question=...: it is no valid text ({error.reason}); decode it as UTF-8"
-            ) from None
+        check_texts([question], "question=...")
         vector = self._embedder.query(question) if self._embedder else None
         found = self.store.search(question, self.settings.num_documents, vector)
         if not found:

@@ -92,8 +92,8 @@ def test_commits_without_a_drafter_choose_their_interval(monkeypatch: pytest.Mon
     engine = LLMEngine(models.target, None, CommitVerify(SPARSE))
     engine.generate([Request("commit", models.prompts[0], plain)])
     assert {found.num_assistant_tokens for found in plans} == {0}
-    # After the first step every plan is a choice: dense passes, or sparse ones with an interval.
-    assert all(found.commit_interval is not None for found in plans[1:])
+    # Every plan is a choice: dense passes, or sparse ones with an interval.
+    assert {found.commit_interval for found in plans} > {0}
 
 
 def test_metrics_say_what_the_schedule_asked_for(demo_ir: Path) -> None:

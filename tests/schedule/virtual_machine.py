@@ -138,7 +138,7 @@ class World:
             if self.commit_intervals and (not dense or pending):
                 pending += int(gained)
                 gained = 0
-                if pending >= (plan.commit_interval or self.commit_intervals[-1]):
+                if pending >= (plan.commit_interval or self.commit_intervals[1]):
                     rows, pending, last = pending, 0, -1
                     confirmed = _run_length(text, self.confirmed, rows)
                     commit = clock.took(self.machine.row(sequences * rows, state.contexts[0], True))

@@ -11,8 +11,8 @@ from ovspec.schedule.schedule import ConstantSchedule, Schedule
 class Schedules:
     """Gives every request the schedule that its settings ask for.
 
-    `auto` keeps what steps cost. With commits, a constant number leaves budget and interval open, unless the
-    interval is given; they are chosen as by `auto`. Requests with one schedule are planned together.
+    `auto` keeps what steps cost. With commits, a constant number leaves the interval open, unless it is
+    given; it is chosen as by `auto`. Requests with one schedule are planned together.
 
     Args:
         commits: whether verification commits, so that there is something to choose even without drafts.

@@ -188,3 +188,14 @@ def test_arguments_in_python(text: str) -> None:
         content, calls = streamed(text, cuts)
         assert [(name, json.loads(arguments)) for name, arguments in calls] == PYTHON[text]
         assert content == ("" if calls else text)
+
+
+@pytest.mark.parametrize("before", ["", "Let me see. ", "Let me see. [weather(a={'<tool_call>': 1, '"])
+def test_arguments_that_are_no_json(before: str) -> None:
+    """What a stream has shown is not taken back, so a whole answer has the call too."""
+    text = before + "<function=f>{': None}}"
+    parts = parser().parse(text, finished=True)
+    found = [(call.name, call.arguments) for call in parts.calls]
+    assert found == [("f", "{': None}")]
+    for cuts in ([], list(range(1, len(text)))):
+        assert streamed(text, cuts) == (parts.content, found)

@@ -202,17 +202,18 @@ class MessageParser:
                 self._open = self._forms.reader(head)
             reader = self._open
             end = reader.read(text)
+            # A stream shows it before it has ended, so a whole answer has the call too.
+            is_shown = reader.name in self._tools and reader.streams and text.startswith("{", reader.start)
             if end is None:
-                is_known = reader.name in self._tools
-                if not is_known or not reader.streams or not text.startswith("{", reader.start):
+                if not is_shown:
                     return list(self._whole)
                 self._first = head.end() if self._first is None else self._first
                 self._shown = replace(self._shown or _called(reader), arguments=text[reader.start :])
                 return [*self._whole, self._shown]
             self._num_read = end
             arguments = reader.whole
-            if arguments is None and self._shown is not None:
-                arguments = text[reader.start : end]  # no JSON, but what was shown is not taken back
+            if arguments is None and is_shown:
+                arguments = text[reader.start : end]  # no JSON: the client gets what the model wrote
             if reader.name in self._tools and arguments is not None:
                 self._first = head.end() if self._first is None else self._first
                 self._whole.append(replace(self._shown or _called(reader), arguments=arguments))

@@ -45,7 +45,7 @@ MOST_CONTEXT, MOST_BUDGET = 16384, 2048  # of the defaults
     int,
     f"Tokens that a sparse pass reads.  [default: an eighth of the context, at most {MOST_BUDGET}]",
 )
-@default_option("--commit-interval", 8, "Provisional tokens before a dense pass.")
+@default_option("--commit-interval", 16, "Provisional tokens before a dense pass.")
 @default_option("--draft-budget", 512, "Tokens that a pass of sparse_self reads.")
 @default_option("--max-new-tokens", 128, "Tokens of a generation.")
 @default_option("--repeat", 5, "Timed generations per mode.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import json
 import logging
 import random
@@ -109,14 +110,19 @@ def field_value(name: str, path: str, chance: random.Random) -> Any:
     if name == "stop" and chance.random() < 0.5:
         return [text_of(chance) or "x" for _ in range(chance.choice((1, 2, 16)))]
     if path == "/v1/responses" and name in OF_RESPONSES:
-        return chance.choice(OF_RESPONSES[name])
+        return _one_of(OF_RESPONSES[name], chance)
     if name not in GOOD:  # what the server does not support may be null
         return (
             None
             if chance.random() < 0.9
             else chance.choice((False, [], {}, "auto", "none", 1, {"type": "text"}))
         )
-    return chance.choice(GOOD[name])
+    return _one_of(GOOD[name], chance)
+
+
+def _one_of(values: Sequence[Any], chance: random.Random) -> Any:
+    """A copy of one of the values, since `change` changes lists and objects in place."""
+    return copy.deepcopy(chance.choice(values))
 
 
 def _message(role: str, chance: random.Random) -> Given:

@@ -27,11 +27,13 @@ class TracedRunner(ModelRunner):
 
     _drafts: Iterator[tuple[int, int, int]] | None = None
     _confirmations: Confirmations | None = None
+    _pending = 0
 
     def replay(self, trace: AcceptanceTrace | None, commits: bool) -> None:
         """Start to follow a trace, or stop; with `commits`, dense passes confirm provisional tokens."""
         self._drafts = trace.drafts() if trace else None
         self._confirmations = Confirmations(trace) if trace and commits else None
+        self._pending = 0
 
     def forward(self, batch: SequenceOf[Rows]) -> PassResult:
         """As `ModelRunner.forward`."""
@@ -47,14 +49,21 @@ class TracedRunner(ModelRunner):
         is_dense: bool,
     ) -> None:
         """Change the logits `[tokens, vocab]` of a last token and its draft as the trace says."""
-        drafted = len(logits) - 1
-        if self._drafts is None or drafted < 1:
+        drafted, pending = len(logits) - 1, self._pending
+        if self._drafts is None:
             return
         path = _path(parents, drafted)
-        if self._confirmations is not None and is_dense:
-            accepted = self._confirmations.take(drafted)
-        else:
-            accepted = min(next(self._drafts)[1], len(path) - 1)
+        if self._confirmations is None or not is_dense:
+            pending = 0
+        accepted = self._confirmations.take(pending) if pending and self._confirmations else 0
+        if drafted > pending:
+            behind = min(next(self._drafts)[1], len(path) - 1 - pending)
+            accepted += behind if accepted == pending else 0
+        # Tokens of a sparse pass are provisional.
+        sparse = self._confirmations is not None and not is_dense
+        self._pending = self._pending + accepted + 1 if sparse else 0
+        if drafted < 1:
+            return
         logits[path[:accepted], tokens[path[1 : accepted + 1]]] = _CERTAIN
         if accepted < len(path) - 1:
             # No child has this token: those of a tree are consecutive numbers, this path's is the last.

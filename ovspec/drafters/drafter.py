@@ -45,6 +45,15 @@ class Proposal:
         """Tokens on the longest path; of a chain, all of them."""
         return len(self.tokens) if self.parents is None else depth(self.parents)
 
+    def behind(self, tokens: list[int]) -> Proposal:
+        """The draft that begins with other tokens, a chain that was chosen."""
+        if not tokens:
+            return self
+        count, parents = len(tokens), self.parents
+        if parents is not None:
+            parents = [*range(ROOT, count - 1), *(parent + count for parent in parents)]
+        return Proposal([*tokens, *self.tokens], [*[None] * count, *self.q] if self.q else [], parents)
+
     def is_drawn_for_blocks(self, sequence: Sequence) -> bool:
         """Whether block verification needs what its tokens were drawn from."""
         return bool(self.q) and sequence.settings.acceptance_rule == "block"

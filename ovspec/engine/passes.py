@@ -113,7 +113,7 @@ def _record(step: Step, duration: float) -> None:
         metrics.verify_durations.append(step.verify_duration)
         commits = [request.commit for request in requests if request.commit]
         if commits:
-            metrics.commit_durations.append(step.commit_duration)
+            metrics.commit_durations.append(step.verify_duration)
             metrics.provisional_lengths.append(sum(count for count, _ in commits))
             metrics.confirmed_lengths.append(sum(kept for _, kept in commits))
         metrics.sampling_durations.append(step.sampling_duration)

@@ -79,24 +79,25 @@ class Planner:
             step: what was done.
             duration: of it all without parts of prompts, microseconds.
         """
-        rest = duration - step.draft_duration - step.commit_duration
+        rest = duration - step.draft_duration
         for group in groups:
-            requests = group.requests
+            both = zip(group.requests, group.before.contexts, strict=True)
+            advanced = [(request, context) for request, context in both if not request.waits]
+            requests = [request for request, _ in advanced]
             if all(request.forced for request in requests):
-                continue  # nothing was drafted as planned
+                continue  # nothing was done as planned
             states = [request.state for request in requests]
             commits = [request.commit for request in requests if request.commit]
             # Requests with other schedules share the pass: each answers for its part of the rows.
             share = _rows(requests) / _rows(step.requests)
             outcome = StepOutcome(
                 group.plan,
-                group.before.contexts,
+                tuple(context for _, context in advanced),
                 tuple(request.proposed for request in requests),
                 tuple(request.accepted for request in requests),
                 share * step.draft_duration,
                 share * rest,
                 max(0, group.before.unread - self._unread(states)),
-                step.commit_duration if commits else 0.0,
                 tuple(commits),
                 tuple(request.proposal.match for request in requests),
                 tuple(request.judged for request in requests),
@@ -161,4 +162,4 @@ def _has_choice(state: StepState) -> bool:
 
 
 def _rows(requests: SequenceOf[RequestStep]) -> int:
-    return sum(request.state.width + request.proposed for request in requests)
+    return sum(request.rows for request in requests)

@@ -105,8 +105,7 @@ class AutoSchedule(Schedule):
             self._acceptance.model.fade()
             self._since_plain = 0
         keep, sequences, accepted = 1.0 - 1.0 / _STEPS, len(outcome.accepted), sum(outcome.accepted)
-        # Commits take tokens back, and add one each.
-        lost = sum(count - kept - 1 for count, kept in outcome.commits)
+        lost = sum(count - kept for count, kept in outcome.commits)
         self._tokens = keep * self._tokens + accepted + sequences - lost
         self._time = keep * self._time + taken
         self._steps = keep * self._steps + sequences
@@ -141,12 +140,13 @@ class AutoSchedule(Schedule):
         intervals = [interval for interval in state.commit_intervals if interval <= most]
         for interval in intervals or (None,):
             verify = cell.curve(interval).predict(np.round(sequences * rows).astype(np.int64))
-            cost, kept = verify + drafting + np.where(lengths > 0, reading, 0.0), 1.0
+            cost, kept = verify + drafting + np.where(lengths > 0, reading, 0.0), np.ones(len(lengths))
             if interval:
-                # The dense pass adds a token of its own, where it disagrees or at the end.
+                # The dense pass yields what it confirms, and a step behind it or the token that it corrects.
                 rates = acceptance.confirmed.rates(1)[0] ** np.arange(1, interval + 1)
-                kept = (float(rates.sum()) + 1.0) / interval
-                cost = cost + yielded / interval * cell.curve(0).at(sequences * interval)
+                kept = (float(rates.sum()) + 1.0 + float(rates[-1]) * (yielded - 1.0)) / interval
+                dense = cell.curve(0).predict(np.round(sequences * (interval + rows)).astype(np.int64))
+                cost = cost + yielded / interval * (dense + cost - verify)
             # What was never tried is taken to be cheap, so it is tried.
             if interval is not None and (cell.verify if interval else cell.dense).is_empty:
                 cost = cost / 2

@@ -86,8 +86,8 @@ class CostCell:
     """Costs at about one context and one number of sequences, in microseconds at the usual pace.
 
     Attributes:
-        verify: verification and host, by tokens drafted in all sequences together.
-        dense: the same of the dense passes of a mode that commits; a commit is one.
+        verify: verification and host, by tokens verified in all sequences together.
+        dense: the same of the dense passes of a mode that commits.
         draft: a drafting round of a model, by tokens drafted.
         residuals: what the last plain steps took over their cost.
     """
@@ -150,22 +150,20 @@ class CostModel:
 
     def observe(self, outcome: StepOutcome) -> float:
         """Learn from a step; what it took at the usual pace, in microseconds."""
-        cell, drafted = self.cell(outcome.contexts), sum(outcome.proposed)
-        shape = len(outcome.contexts), drafted
-        verify = cell.dense if outcome.plan.commit_interval == 0 else cell.verify
-        reads = outcome.caught_up > outcome.model_tokens + len(outcome.contexts)
+        cell, commits, sequences = self.cell(outcome.contexts), outcome.commits, len(outcome.contexts)
+        rows = sum(outcome.proposed) + sum(count for count, _ in commits)
+        dense = outcome.plan.commit_interval == 0 or len(commits) == sequences
+        curve = cell.dense if dense else cell.verify
+        reads = outcome.caught_up > outcome.model_tokens + sequences
         if reads:
             self._read.append(outcome.draft_duration / cell.pace / outcome.caught_up)
-        if outcome.commits:
-            rows = sum(count for count, _ in outcome.commits)
-            cell.dense.add(rows, outcome.commit_duration / cell.pace)
         # The first pass of a shape compiles kernels. By its time the shape would never be tried again.
-        if shape in self._warm or verify.is_empty:
-            if drafted == 0 and not outcome.model_tokens and verify.is_known(0):
-                cell.residuals.append(outcome.duration / verify.at(0))
-            else:
-                verify.add(drafted, outcome.duration / cell.pace)
+        if (sequences, rows) in self._warm or curve.is_empty or commits:
+            if rows == 0 and not outcome.model_tokens and curve.is_known(0):
+                cell.residuals.append(outcome.duration / curve.at(0))
+            elif dense or not commits:  # a pass that commits some of them is of neither curve
+                curve.add(rows, outcome.duration / cell.pace)
             if outcome.model_tokens and not reads:
                 cell.draft.add(outcome.model_tokens, outcome.draft_duration / cell.pace)
-        self._warm.add(shape)
-        return (outcome.draft_duration + outcome.duration + outcome.commit_duration) / cell.pace
+        self._warm.add((sequences, rows))
+        return (outcome.draft_duration + outcome.duration) / cell.pace

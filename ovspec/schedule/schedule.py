@@ -69,14 +69,14 @@ class StepOutcome(NamedTuple):
     Attributes:
         plan: what it was asked to do.
         contexts: as in its `StepState`.
-        proposed: tokens drafted for each sequence; its verification took 1 + that many rows.
+        proposed: tokens drafted for each sequence; its verification took 1 + that many rows, and those of a
+            commit.
         accepted: how many of them were accepted.
         draft_duration: of the drafter, models and host, catching up included.
         caught_up: tokens that the drafter read before it could draft (`StepState.unread` of the step).
-        duration: of all else, the target's verification pass above all, without the commit.
-        commit_duration: of the commit after the step; 0 when there was none.
-        commits: for each sequence that committed, its provisional tokens and how many of them were kept; the
-            dense pass gave it one more.
+        duration: of all else, the target's verification pass above all.
+        commits: for each sequence that committed, its provisional tokens and how many of them were kept. Its
+            draft followed them, and was reached where all of them were.
         matches: length of the match behind each draft that a lookup made, 0 of a model.
         judged: tokens of each draft that were compared with the target's, those that were not verified
             included: the token behind the accepted ones is known all the same.
@@ -91,7 +91,6 @@ class StepOutcome(NamedTuple):
     draft_duration: float
     duration: float
     caught_up: int = 0
-    commit_duration: float = 0.0
     commits: tuple[tuple[int, int], ...] = ()
     matches: tuple[int, ...] = ()
     judged: tuple[int, ...] = ()

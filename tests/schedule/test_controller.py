@@ -160,18 +160,18 @@ def test_requests_that_commit_at_different_steps() -> None:
             commit_intervals=world.commit_intervals,
         )
         plan = schedule.plan(state)
-        interval, dense = plan.commit_interval or 16, plan.commit_interval == 0
+        interval, dense = plan.commit_interval or 1, plan.commit_interval == 0
         chosen.add(plan.commit_interval)
-        pending = [count + 1 for count in pending]
         due = [count for count in pending if count >= interval]
-        pending = [0 if count >= interval else count for count in pending]
+        all_dense = dense or len(due) == 2
         schedule.observe(
             StepOutcome(
-                plan, contexts, (0, 0), (0, 0), 0.0, world.machine.verify(2, contexts[0], dense),
-                commit_duration=world.machine.verify(sum(due), contexts[0], True) if due else 0.0,
+                plan, contexts, (0, 0), (0, 0), 0.0,
+                world.machine.verify(2 + sum(due), contexts[0], all_dense),
                 commits=tuple((count, count) for count in due),
             )
         )  # fmt: skip
+        pending = [0 if dense or count >= interval else count + 1 for count in pending]
     assert len(chosen) > 2 and not dense
 
 
@@ -186,13 +186,14 @@ def test_commits_grow_by_what_was_measured() -> None:
         rows = plan.commit_interval or 0
         assert rows <= 2 * longest
         longest = max(longest, rows)
-        schedule.observe(
-            StepOutcome(
-                plan, (16384 + step,), (0,), (0,), 0.0, world.machine.row(1, 16384, rows == 0),
-                commit_duration=world.machine.row(rows, 16384, True) if rows else 0.0,
-                commits=((rows, rows),) if rows else (),
-            )
-        )  # fmt: skip
+        for count in (0, rows) if rows else (0,):  # one sparse step, then the commit
+            dense = count == rows
+            schedule.observe(
+                StepOutcome(
+                    plan, (16384 + step,), (0,), (0,), 0.0, world.machine.row(1 + count, 16384, dense),
+                    commits=((count, count),) if count else (),
+                )
+            )  # fmt: skip
     assert {plan.commit_interval for plan in plans} >= {4, 8, 16, 32}
     given, fresh = state._replace(commit_intervals=(0, 32)), AutoSchedule(MAX_DRAFT)
     fresh.observe(StepOutcome(Plan(0, 0), given.contexts, (0,), (0,), 0.0, 100e3))

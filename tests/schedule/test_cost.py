@@ -89,9 +89,10 @@ def test_the_first_pass_of_a_shape_is_not_counted() -> None:
 
 def test_a_commit_is_a_dense_pass() -> None:
     model = CostModel()
-    model.observe(step(0, 40.0, commit_duration=300.0, commits=((16, 16),)))
+    model.observe(step(0, 40.0))
+    model.observe(step(4, 300.0, commits=((16, 16),)))  # a draft follows what it confirms
     cell = model.cell((1000,))
-    assert cell.curve(0).at(16) == 300.0 and cell.curve(8).at(0) == 40.0
+    assert cell.curve(0).at(20) == 300.0 and cell.curve(8).at(0) == 40.0
 
 
 def test_reading_a_prompt_is_no_part_of_drafting() -> None:

@@ -124,38 +124,37 @@ class World:
             asked = min(plan.num_assistant_tokens, state.max_draft)
             proposed = [_run_length(text, self.offers(done), asked) for _ in range(sequences)]
             accepted = [_run_length(text, self.acceptance(done), p) for p in proposed]
-            dense = plan.commit_interval == 0
+            commits = pending and pending >= (plan.commit_interval or 0)
+            dense, rows = plan.commit_interval == 0 or commits, pending if commits else 0
             caught_up = unread if self.reads and asked else 0
             drafts = asked and not self.lookup
             drafting = self.machine.draft(sum(proposed)) + caught_up * self.machine.read if drafts else 0.0
-            verify = clock.took(self.machine.verify(sequences + sum(proposed), state.contexts[0], dense))
-            if sum(proposed) != last:
+            drafted = sum(proposed) + sequences * rows
+            verify = clock.took(self.machine.verify(sequences + drafted, state.contexts[0], dense))
+            if drafted != last:
                 verify += clock.took(self.machine.switch)
-            last = sum(proposed)
-            gained = sum(accepted) / sequences + 1
+            last = drafted
             unread = 0 if asked else unread + 1
-            commit, confirmed, rows = 0.0, 0, 0
-            if self.commit_intervals and (not dense or pending):
+            confirmed = _run_length(text, self.confirmed, rows)
+            reached = confirmed == rows
+            gained = sum(accepted) / sequences + 1 if reached else 1.0
+            if self.commit_intervals and not dense:
                 pending += int(gained)
                 gained = 0
-                if pending >= (plan.commit_interval or self.commit_intervals[1]):
-                    rows, pending, last = pending, 0, -1
-                    confirmed = _run_length(text, self.confirmed, rows)
-                    commit = clock.took(self.machine.row(sequences * rows, state.contexts[0], True))
-                    gained = confirmed + 1
+            elif commits:
+                gained, pending = gained + confirmed, 0
             outcome = StepOutcome(
                 plan=plan,
                 contexts=state.contexts,
                 proposed=tuple(proposed),
-                accepted=tuple(accepted),
+                accepted=tuple(accepted) if reached else (0,) * sequences,
                 draft_duration=clock.took(drafting) if drafts else 0.0,
                 duration=verify + clock.took(20.0),
                 caught_up=caught_up,
-                commit_duration=commit,
                 commits=((rows, confirmed),) * sequences if rows else (),
                 matches=(int(self.lookup),) * sequences,
-                judged=tuple(proposed),
-                agreed=tuple(accepted),
+                judged=tuple(proposed) if reached else (0,) * sequences,
+                agreed=tuple(accepted) if reached else (0,) * sequences,
                 model_tokens=0 if self.lookup else sum(proposed),
             )
             schedule.observe(outcome)

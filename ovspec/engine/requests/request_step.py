@@ -22,8 +22,10 @@ class RequestStep:
         judged: its tokens that were compared with the own ones of the target: also the first one cut off,
             where all before it were accepted.
         agreed: how many of those were the target's.
-        commit: its provisional tokens, and how many of them a commit kept; `None` where it did not commit, or
-            failed in it.
+        waits: whether the pass has no room for its commit.
+        provisional: the tokens that its pass is to confirm, before the draft.
+        commit: how many these were, and how many of them it kept; `None` where it did not commit, or failed
+            in it.
         tokens_before: tokens that its output had before.
     """
 
@@ -34,6 +36,8 @@ class RequestStep:
     accepted: int = 0
     judged: int = 0
     agreed: int = 0
+    waits: bool = False
+    provisional: list[int] = field(default_factory=list)
     commit: tuple[int, int] | None = None
     tokens_before: int = field(init=False)
 
@@ -42,8 +46,13 @@ class RequestStep:
 
     @property
     def proposed(self) -> int:
-        """Tokens of the draft, which its verification took as many rows for, and one more."""
+        """Tokens of the draft."""
         return len(self.proposal.tokens)
+
+    @property
+    def rows(self) -> int:
+        """Rows of its pass."""
+        return self.state.width + len(self.provisional) + self.proposed
 
     @property
     def emitted(self) -> int:
@@ -87,7 +96,6 @@ class Step:
         draft_duration: of the drafting round.
         draft_model_duration: the part of it spent inside a model.
         verify_duration: of the pass.
-        commit_duration: of the dense passes over provisional tokens; 0 without one.
         sampling_duration: of acceptance.
     """
 
@@ -95,10 +103,9 @@ class Step:
     draft_duration: float = 0.0
     draft_model_duration: float = 0.0
     verify_duration: float = 0.0
-    commit_duration: float = 0.0
     sampling_duration: float = 0.0
 
     @property
     def model_duration(self) -> float:
         """Of all models."""
-        return self.draft_model_duration + self.verify_duration + self.commit_duration
+        return self.draft_model_duration + self.verify_duration

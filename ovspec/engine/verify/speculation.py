@@ -1,4 +1,4 @@
-"""One step: draft, verify beside chunks of prompts, accept, commit, roll back."""
+"""One step: draft, verify beside chunks of prompts, accept or confirm, roll back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ovspec.engine.requests.request import Writer
 from ovspec.engine.requests.request_state import RequestState, count_pass
 from ovspec.engine.requests.request_step import RequestStep, Step
 from ovspec.engine.verify.accept import accept, accept_tree, next_token
-from ovspec.engine.verify.commit import commit, is_due, take_provisional
+from ovspec.engine.verify.commit import give_back, has_ended, take_back, take_provisional
 from ovspec.engine.verify.verifier import Draft, Verification, Verified, Verifier
 from ovspec.errors import InvalidValueError
 from ovspec.modes.commit_verify import MAX_INTERVAL
@@ -58,7 +58,7 @@ class Chunk:
 
 
 class Speculation:
-    """Advances requests by one pass, and by dense ones where provisional tokens are due.
+    """Advances requests by one pass, a dense one where provisional tokens are due.
 
     Args:
         target: the model whose output is generated.
@@ -80,35 +80,34 @@ class Speculation:
         step = Step(requests)
         self._draft(step, most_draft)
         last = [chunk.ends for chunk in chunks]
-        found, drafts = self._verify(requests, chunks)
+        advanced = take_back(requests)
+        try:
+            found, drafts = self._verify(advanced, chunks)
+        except BaseException:
+            give_back(advanced)
+            raise
         step.verify_duration = found.stats.duration
         started = microseconds()
         count_pass(
             found.stats,
-            [request.state for request, own in zip(requests, drafts, strict=True) for _ in own],
+            [request.state for request, own in zip(advanced, drafts, strict=True) for _ in own],
             [chunk.state for chunk in chunks],
         )
         index = 0
-        for request, asked in zip(requests, drafts, strict=True):
+        for request, asked in zip(advanced, drafts, strict=True):
             state, parts = request.state, found.parts[index : index + len(asked)]
-            nodes, following = list[int](), None
             if state.request.blocks_read:
                 state.output.blocks_read = found.result.blocks_read(index)
             with state.faults():
                 if state.beams is not None:
                     state.search([own.logits[-1] for own in parts])
                 else:
-                    nodes, following = self._take(request, parts[0].logits, asked[0].limits == DENSE)
-                    self.verifier.show(state.sequence, parts[0], nodes)
-            request.count_draft(len(nodes), following)
+                    self._take(request, parts[0], asked[0].limits == DENSE)
             index += len(asked)
         for chunk, own, ends in zip(chunks, found.parts[index:], last, strict=True):
             with chunk.state.faults():
                 self._read(chunk.state, own, ends)
         step.sampling_duration = microseconds() - started
-        due = [r for r in requests if not r.state.ended and is_due(r.state, r.plan.commit_interval)]
-        if due:
-            step.commit_duration = commit(self.verifier, due)
         return step
 
     def _verify(
@@ -117,12 +116,13 @@ class Speculation:
         """One pass over all drafts, those of a request together, and over chunks of prompts."""
         drafts = []
         for request in requests:
-            state, proposal = request.state, request.proposal
+            state, draft = request.state, request.proposal.behind(request.provisional)
             # Nothing confirms what beams have read sparsely.
             dense = request.plan.commit_interval == 0 or (state.beams is not None and state.mode.commits)
-            context = len(state.sequences[0].tokens) + len(proposal.tokens)
-            limits = self.verifier.target.limits(None if dense else state.mode.sparse, context)
-            drafts.append([Draft(one, proposal.tokens, limits, proposal.parents) for one in state.sequences])
+            context = len(state.sequences[0].tokens) + len(draft.tokens)
+            sparse = None if dense or request.provisional else state.mode.sparse
+            limits = self.verifier.target.limits(sparse, context)
+            drafts.append([Draft(one, draft.tokens, limits, draft.parents) for one in state.sequences])
         together = [draft for own in drafts for draft in own]
         return self.verifier.verify(together, [chunk.rows for chunk in chunks]), drafts
 
@@ -141,8 +141,10 @@ class Speculation:
         counts = list[int]()
         requests = [request for request in step.requests if request.state.beams is None]
         for request in requests:
-            self._force(request, most_draft)
-            asked = 0 if request.forced else request.plan.num_assistant_tokens
+            ended = has_ended(request.state)
+            if not ended:
+                self._force(request, most_draft)
+            asked = 0 if request.forced or ended else request.plan.num_assistant_tokens
             counts.append(max(0, min(asked, self.room(request.state, most_draft))) if asked else 0)
         if self.drafter is None or not any(counts):
             return
@@ -219,30 +221,31 @@ class Speculation:
             limits.append(MAX_INTERVAL - 1 - sequence.provisional)
         return min(limits)
 
-    def _take(self, request: RequestStep, logits: NDArray[np.float32], dense: bool) -> tuple[list[int], int]:
-        """Accept what verification lets stand, as final tokens or as provisional ones.
-
-        Returns:
-            The accepted nodes, and the target's token behind them.
-        """
-        state, proposal = request.state, request.proposal
-        sequence, parents = state.sequence, proposal.parents
-        if parents is None:
-            accepted = accept(sequence, proposal, logits)
+    def _take(self, request: RequestStep, own: Verified, dense: bool) -> None:
+        """Accept what verification lets stand, as final tokens or as provisional ones."""
+        state, confirming = request.state, len(request.provisional)
+        sequence, draft = state.sequence, request.proposal.behind(request.provisional)
+        if draft.parents is None:
+            accepted = accept(sequence, draft, own.logits)
             nodes, last = list(range(accepted.n)), accepted.next_token
         else:
-            path = accept_tree(sequence, proposal, parents, logits)
+            path = accept_tree(sequence, draft, draft.parents, own.logits)
             self.verifier.keep(sequence, path.nodes)
             nodes, last = path.nodes, path.next_token
-        tokens = [*(proposal.tokens[node] for node in nodes), last]
-        whole = _ends_draft(nodes, proposal)
+        tokens = [*(draft.tokens[node] for node in nodes), last]
         writers: list[Writer] = ["draft" for _ in nodes]
-        writers.append("target" if whole else "corrected")
+        writers.append("target" if _ends_draft(nodes, draft) else "corrected")
+        if confirming:
+            kept = min(confirming, len(nodes))
+            writers[:kept], state.provisional_writers = state.provisional_writers[:kept], []
+            request.commit = confirming, kept
         if state.mode.commits and not (dense and not sequence.provisional):
             take_provisional(state, tokens, writers)
         else:
-            state.emit(tokens, writers, logits, [0, *(node + 1 for node in nodes)])
-        return nodes, last
+            state.emit(tokens, writers, own.logits, [0, *(node + 1 for node in nodes)])
+        self.verifier.show(sequence, own, nodes)
+        if len(nodes) >= confirming:  # else the draft was not reached
+            request.count_draft(len(nodes) - confirming, last)
 
 
 def drop_unlikely(requests: SequenceOf[RequestStep]) -> None:

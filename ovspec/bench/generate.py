@@ -33,7 +33,7 @@ class AnswerRecord:
         tokens: of the answer.
         first_s: from the call to the first token.
         decode_s: from there to the last one; 0 where the first is the last.
-        passes: of the target behind the first token, without the dense ones that confirm a commit.
+        passes: of the target behind the first token.
         proposed, accepted: draft tokens; 0 of OpenVINO GenAI, which does not count them.
     """
 

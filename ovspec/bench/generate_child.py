@@ -49,6 +49,7 @@ def answer(pipeline: Any, tokenizer: Any, asked: dict[str, Any], config: dict[st
     first, raw = metrics.get_ttft().mean / 1000, metrics.raw_metrics
     # Where GenAI drafts it notes a time per step; ovspec notes its passes.
     passes = len(getattr(raw, "verify_durations", raw.m_new_token_times[1:]))
+    passes += len(getattr(raw, "commit_durations", ()))
     tokens = [int(token) for token in result.tokens[0]]
     return {
         "tokens": tokens,

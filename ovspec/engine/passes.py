@@ -110,10 +110,10 @@ def _record(step: Step, duration: float) -> None:
         metrics.num_assistant_tokens.append(max(r.plan.num_assistant_tokens for r in requests))
         if step.draft_duration:
             metrics.draft_durations.append(step.draft_duration)
-        metrics.verify_durations.append(step.verify_duration)
         commits = [request.commit for request in requests if request.commit]
+        passes = metrics.commit_durations if commits else metrics.verify_durations
+        passes.append(step.verify_duration)
         if commits:
-            metrics.commit_durations.append(step.verify_duration)
             metrics.provisional_lengths.append(sum(count for count, _ in commits))
             metrics.confirmed_lengths.append(sum(kept for _, kept in commits))
         metrics.sampling_durations.append(step.sampling_duration)

@@ -108,8 +108,10 @@ class AutoSchedule(Schedule):
         lost = sum(count - kept for count, kept in outcome.commits)
         self._tokens = keep * self._tokens + accepted + sequences - lost
         self._time = keep * self._time + taken
-        self._steps = keep * self._steps + sequences
-        self._drafted = keep * self._drafted + sum(outcome.proposed)
+        # Behind a token that a commit corrected, no draft was reached.
+        reached = sequences - sum(kept < count for count, kept in outcome.commits)
+        self._steps = keep * self._steps + reached
+        self._drafted = keep * self._drafted + sum(outcome.proposed) * reached / sequences
         self._accepted = keep * self._accepted + accepted
 
     @property

@@ -172,6 +172,6 @@ def test_drafts_of_grammars_are_no_trees() -> None:
     schedule = AutoSchedule(NODES)
     plan = schedule.plan(StepState((512, 512), (99, 99), 63, trees=True, has_model=True))
     schedule.observe(
-        StepOutcome(plan, (512, 512), (3, 60), (1, 60), 1.0, 1.0, 0, 0.0, (), (0, 0), (4, 0), (1, 0), 3)
+        StepOutcome(plan, (512, 512), (3, 60), (1, 60), 1.0, 1.0, 0, (), (0, 0), (4, 0), (1, 0), 3)
     )
     assert schedule._nodes == 3

@@ -123,10 +123,10 @@ class RequestState:
 
     @property
     def most_rows(self) -> int:
-        """Rows of a pass that verifies its longest draft."""
+        """Rows of a pass that verifies its longest draft, behind the provisional tokens that it may confirm."""
         settings = self.sequence.settings
         drafted = MAX_NUM_ASSISTANT_TOKENS if settings.tree_depth else settings.num_assistant_tokens
-        return self.width + drafted
+        return self.width + self.sequence.provisional + drafted
 
     def emit(
         self,

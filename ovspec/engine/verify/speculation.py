@@ -6,7 +6,6 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ovspec.devices.clock import microseconds
 from ovspec.drafters.drafter import Drafter, Proposal

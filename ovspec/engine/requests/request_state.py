@@ -123,7 +123,7 @@ class RequestState:
 
     @property
     def most_rows(self) -> int:
-        """Rows of a pass that verifies its longest draft, behind the provisional tokens that it may confirm."""
+        """Rows of a pass that verifies its longest draft, behind provisional tokens that it may confirm."""
         settings = self.sequence.settings
         drafted = MAX_NUM_ASSISTANT_TOKENS if settings.tree_depth else settings.num_assistant_tokens
         return self.width + self.sequence.provisional + drafted

@@ -34,7 +34,9 @@ from ovspec.drafters import (
 from ovspec.drafters.drafter import Drafter, Proposal
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request
+from ovspec.engine.requests.request_step import RequestStep
 from ovspec.engine.verify import commit, speculation
+from ovspec.engine.verify.accept import accept
 from ovspec.generation.generation_config import GenerationSettings, resolve, updated
 from ovspec.generation.grammars.grammar import Grammar
 from ovspec.generation.raw_metrics import RawPerfMetrics
@@ -373,11 +375,21 @@ def take_the_likeliest(
 @pytest.mark.parametrize("verify", by_tier(["dense", COMMIT], ["dense"]), ids=["dense", "commit"])
 def test_wrong_trees_fail_the_same_test(verify: VerifyMode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculation, "accept_tree", take_the_likeliest)
-    if verify != "dense":  # a right commit would repair it
-        monkeypatch.setattr(commit, "accept", confirm_everything)
     assert Case("assistant trees", verify).p_value(RUNS)[0] < 1e-6
 
 
 def test_wrong_commits_fail_the_same_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "accept", confirm_everything)
+    due = set[int]()
+
+    def noted(requests: list[RequestStep]) -> list[RequestStep]:
+        advanced = commit.take_back(requests)
+        due.clear()
+        due.update(id(request.state.sequence) for request in advanced if request.provisional)
+        return advanced
+
+    def wrong(sequence: Sequence, proposal: Proposal, logits: NDArray[np.float32]) -> Accepted:
+        return (confirm_everything if id(sequence) in due else accept)(sequence, proposal, logits)
+
+    monkeypatch.setattr(speculation, "take_back", noted)
+    monkeypatch.setattr(speculation, "accept", wrong)
     assert Case("assistant", COMMIT).p_value(RUNS)[0] < 1e-6

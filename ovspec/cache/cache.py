@@ -19,6 +19,9 @@ from ovspec.devices.freed_memory import give_back_freed_memory
 from ovspec_transforms import CACHE_SIDES, CACHE_TABLE
 
 _FIRST_BLOCKS = 64
+# Blocks for an answer behind a prompt, 1,024 tokens. The system gives memory where it is written, so those
+# that are not used cost nothing.
+_ANSWER_BLOCKS = 32
 
 
 @dataclass(slots=True)
@@ -176,15 +179,17 @@ class KVCache:
 
         Args:
             num_blocks: blocks needed now.
-            soon: blocks needed once the prompts in the pass have been read; a cache that grows takes so many
-                where `max_bytes` allows.
+            soon: blocks needed once the prompts in the pass have been read; a cache that grows takes so many,
+                and some for the answers, where `max_bytes` allows.
 
         Raises:
             RuntimeError: they would exceed `max_bytes`, or the memory of the machine or the device.
         """
         if num_blocks <= self._capacity:
             return
-        capacity = max(_FIRST_BLOCKS, num_blocks, soon, min(2 * self._capacity, num_blocks + 1024))
+        capacity = max(_FIRST_BLOCKS, num_blocks, min(2 * self._capacity, num_blocks + 1024))
+        if soon:
+            capacity = max(capacity, soon + _ANSWER_BLOCKS)
         if self.max_bytes is not None:
             most = self.max_bytes // self.block_bytes
             if num_blocks > most:

@@ -19,6 +19,8 @@ from ovspec.schedule.schedule import ModelAsk, Plan, Schedule, StepOutcome, Step
 
 # Steps over which the speed of late is taken.
 _STEPS = 64.0
+# Dense steps before an interval is chosen anew: choosing takes as long as a hundredth of a small model's pass.
+_DENSE_STEPS = 4
 # Lengths of matches that a model's drafts are compared with.
 _MATCHES = (1, 2, 3, 4, 8, 16)
 
@@ -48,7 +50,7 @@ class AutoSchedule(Schedule):
         # Of late: final tokens and microseconds; steps of sequences, with their drafted and accepted tokens.
         self._tokens = self._time = self._steps = self._drafted = self._accepted = 0.0
         self._choice = _Choice(0.0, 0, None)
-        self._since_plain = 0
+        self._since_plain = self._dense_steps = 0
         self._nodes = float(max_num_assistant_tokens)
 
     def plan(self, state: StepState) -> Plan:
@@ -58,8 +60,11 @@ class AutoSchedule(Schedule):
         lengths = state.has_model and not self._fixed
         if not (lengths or len(state.commit_intervals) > 1):
             self._choice = _Choice(0.0, 0, state.commit_intervals[0] if state.commit_intervals else None)
+        elif self._dense_steps:
+            self._dense_steps -= 1
         elif min(state.pending, default=0) == 0:  # one of them has just committed
             self._choice = self._best(cell, limit)
+            self._dense_steps = _DENSE_STEPS - 1 if self._fixed and self._choice.interval == 0 else 0
         _, tokens, interval = self._choice
         if self._fixed:
             return Plan(self._most, interval)

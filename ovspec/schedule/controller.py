@@ -19,7 +19,7 @@ from ovspec.schedule.schedule import ModelAsk, Plan, Schedule, StepOutcome, Step
 
 # Steps over which the speed of late is taken.
 _STEPS = 64.0
-# Dense steps before an interval is chosen anew: choosing takes as long as a hundredth of a small model's pass.
+# Dense steps before an interval is chosen anew, as choosing takes a hundredth of a small model's pass.
 _DENSE_STEPS = 4
 # Lengths of matches that a model's drafts are compared with.
 _MATCHES = (1, 2, 3, 4, 8, 16)

@@ -43,6 +43,7 @@ class RequestState:
         output: what has come since the last step was handed out.
         read_duration: model time of reading its prompt, microseconds.
         provisional_writers: who wrote its provisional tokens.
+        passes_waited: passes of late that had no room for its commit.
         acceptance: of its last drafts.
         num_drafts: drafts that were verified.
         num_draft_tokens: tokens that they had.
@@ -66,6 +67,7 @@ class RequestState:
     beams: Beams | None = None
     read_duration: float = 0.0
     provisional_writers: list[Writer] = field(default_factory=list)
+    passes_waited: int = 0
     acceptance: AcceptanceRate = field(default_factory=AcceptanceRate)
     num_drafts: int = 0
     num_draft_tokens: int = 0

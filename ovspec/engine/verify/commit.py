@@ -48,19 +48,17 @@ def take_back(requests: SequenceOf[RequestStep]) -> list[RequestStep]:
     Returns:
         The requests that the pass advances; others wait for a later one, or have an error.
     """
-    rows, taken = 0, list[RequestStep]()
-    for request in requests:
+    due = [request for request in requests if is_due(request.state, request.plan.commit_interval)]
+    rows = 0
+    for request in sorted(due, key=lambda request: -request.state.passes_waited):
         state = request.state
-        if is_due(state, request.plan.commit_interval):
-            rows += state.sequence.provisional + request.proposed + 1
-            request.waits = bool(taken) and rows > MOST_SAMPLED
-            if request.waits:
-                continue
+        rows += state.sequence.provisional + request.proposed + 1
+        request.waits = rows > MOST_SAMPLED
+        state.passes_waited = state.passes_waited + 1 if request.waits else 0
+        if not request.waits:
             with state.faults():
                 request.provisional = state.sequence.take_back()
-        if state.error is None:
-            taken.append(request)
-    return taken
+    return [request for request in requests if not request.waits and request.state.error is None]
 
 
 def give_back(requests: SequenceOf[RequestStep]) -> None:

@@ -80,6 +80,8 @@ class Speculation:
         self._draft(step, most_draft)
         last = [chunk.ends for chunk in chunks]
         advanced = take_back(requests)
+        if not (advanced or chunks):
+            return step
         try:
             found, drafts = self._verify(advanced, chunks)
         except BaseException:

@@ -1,0 +1,63 @@
+"""Commits: the dense pass over provisional tokens verifies the draft behind them, and takes all in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from drafters.own_drafters import SPARSE
+from engine.test_faults import ended, tokens
+from engine.test_llm_engine import engine_of, settings_of
+from families import family
+from prompts import PROMPTS, STORY
+
+from ovspec import CommitVerify, LLMPipeline, SparseVerify
+from ovspec.engine.requests.request import Request
+from ovspec.passes.pass_result import PassResult
+from ovspec.passes.tables import Rows
+from ovspec.runner.warm_up import MOST_SAMPLED
+from ovspec.schedule.controller import AutoSchedule
+from ovspec.schedule.schedule import StepOutcome
+
+REQUESTS = 12
+
+
+def request(number: int, interval: int | None) -> Request:
+    prompt = family("llama").prompts[number % 5]
+    settings = settings_of(max_new_tokens=60, num_assistant_tokens=4, ignore_eos=True)
+    verify = CommitVerify(SPARSE, interval) if interval else "dense"
+    return Request(str(number), prompt, settings, verify)
+
+
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "assistant", None])
+def test_commits_that_one_pass_has_no_room_for(drafter: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests wait for the next pass, none for ever, and their texts are those of dense decoding."""
+    engine, most = engine_of(drafter, prefix_cache_bytes=0), list[int]()
+    forward = engine.target.forward
+
+    def counted(batch: Sequence[Rows]) -> PassResult:
+        most.append(sum(rows.sampled for rows in batch if rows.is_dense and rows.sampled > 1))
+        return forward(batch)
+
+    monkeypatch.setattr(engine.target, "forward", counted)
+    found = ended(engine, [request(number, 24) for number in range(REQUESTS)])
+    dense = ended(engine_of(None), [request(number, None) for number in range(5)])
+    for number in range(REQUESTS):
+        assert tokens(found[str(number)]) == tokens(dense[str(number % 5)]), number
+    assert MOST_SAMPLED / 2 < max(most) <= MOST_SAMPLED
+
+
+def test_a_commit_verifies_the_draft_behind_it(
+    make_pipeline: Callable[..., LLMPipeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the demo pair, whose sparse tokens are mostly confirmed."""
+    seen, observe = list[StepOutcome](), AutoSchedule.observe
+    monkeypatch.setattr(AutoSchedule, "observe", lambda own, step: [seen.append(step), observe(own, step)])
+    pipeline = make_pipeline(draft=True, verify=CommitVerify(SparseVerify(L0=32, rho=0.1), 6))
+    for prompt in PROMPTS[:8]:
+        pipeline.generate([STORY + prompt], max_new_tokens=60, num_assistant_tokens_schedule="auto")
+    commits = [step for step in seen if step.commits]
+    assert any(sum(step.accepted) for step in commits)
+    # Behind a token that was corrected nothing was reached, and nothing is learned of the draft.
+    corrected = [step for step in commits if any(kept < count for count, kept in step.commits)]
+    assert corrected and not any(sum(step.accepted) or sum(step.judged) for step in corrected)

@@ -18,7 +18,7 @@ class RawPerfMetrics:
         inference_durations: model time of the whole call, target and draft.
         verify_durations: per verification pass of the target, commits left out.
         draft_durations: per drafting round, in models and outside them.
-        commit_durations: per commit, a dense pass that verified provisional tokens and the draft behind them.
+        commit_durations: per pass that verified provisional tokens, densely, and drafts behind them.
         host_durations: per step, everything outside the models.
         token_infer_durations: per token, model time of the step that emitted it, shared among its tokens.
         m_new_token_times: per token, when it was emitted (`microseconds`).

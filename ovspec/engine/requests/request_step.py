@@ -92,7 +92,7 @@ class Step:
     """One step; durations in microseconds.
 
     Attributes:
-        requests: those that decode.
+        requests: those that decode, without those that wait.
         draft_duration: of the drafting round.
         draft_model_duration: the part of it spent inside a model.
         verify_duration: of the pass.

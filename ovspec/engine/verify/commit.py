@@ -28,6 +28,8 @@ def is_due(state: RequestState, interval: int | None) -> bool:
         return False
     if interval is None:
         interval = state.mode.commit_intervals[0]
+    if sequence.target.length < len(sequence.tokens) - 1:
+        return True  # the pass that was to confirm them failed
     # The commit itself yields one more token.
     return sequence.provisional >= interval or has_ended(state) or sequence.remaining <= 1
 
@@ -55,8 +57,10 @@ def take_back(requests: SequenceOf[RequestStep]) -> list[RequestStep]:
         rows += state.sequence.provisional + request.proposed + 1
         request.waits = rows > MOST_SAMPLED
         state.passes_waited = state.passes_waited + 1 if request.waits else 0
-        if not request.waits:
-            with state.faults():
+        with state.faults():
+            if request.waits:
+                state.sequence.trim_caches()  # what it drafted is not verified
+            else:
                 request.provisional = state.sequence.take_back()
     return [request for request in requests if not request.waits and request.state.error is None]
 

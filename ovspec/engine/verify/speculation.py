@@ -80,6 +80,7 @@ class Speculation:
         self._draft(step, most_draft)
         last = [chunk.ends for chunk in chunks]
         advanced = take_back(requests)
+        step.requests = [request for request in requests if not request.waits]
         if not (advanced or chunks):
             return step
         try:

@@ -19,8 +19,6 @@ from ovspec.schedule.schedule import ModelAsk, Plan, Schedule, StepOutcome, Step
 
 # Steps over which the speed of late is taken.
 _STEPS = 64.0
-# Dense steps before an interval is chosen anew, as choosing takes a hundredth of a small model's pass.
-_DENSE_STEPS = 4
 # Lengths of matches that a model's drafts are compared with.
 _MATCHES = (1, 2, 3, 4, 8, 16)
 
@@ -64,7 +62,8 @@ class AutoSchedule(Schedule):
             self._dense_steps -= 1
         elif min(state.pending, default=0) == 0:  # one of them has just committed
             self._choice = self._best(cell, limit)
-            self._dense_steps = _DENSE_STEPS - 1 if self._fixed and self._choice.interval == 0 else 0
+            dense = self._fixed and self._choice.interval == 0  # holds as long as the shortest interval
+            self._dense_steps = state.commit_intervals[1] - 1 if dense else 0
         _, tokens, interval = self._choice
         if self._fixed:
             return Plan(self._most, interval)
@@ -110,8 +109,7 @@ class AutoSchedule(Schedule):
             self._acceptance.model.fade()
             self._since_plain = 0
         keep, sequences, accepted = 1.0 - 1.0 / _STEPS, len(outcome.accepted), sum(outcome.accepted)
-        lost = sum(count - kept for count, kept in outcome.commits)
-        self._tokens = keep * self._tokens + accepted + sequences - lost
+        self._tokens = keep * self._tokens + accepted + sequences - sum(n - k for n, k in outcome.commits)
         self._time = keep * self._time + taken
         # Behind a token that a commit corrected, no draft was reached.
         reached = sequences - sum(kept < count for count, kept in outcome.commits)

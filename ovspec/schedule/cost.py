@@ -152,8 +152,7 @@ class CostModel:
         """Learn from a step; what it took at the usual pace, in microseconds."""
         cell, commits, sequences = self.cell(outcome.contexts), outcome.commits, len(outcome.contexts)
         rows = sum(outcome.proposed) + sum(count for count, _ in commits)
-        dense = outcome.plan.commit_interval == 0 or len(commits) == sequences
-        curve = cell.dense if dense else cell.verify
+        curve = cell.dense if outcome.plan.commit_interval == 0 or len(commits) == sequences else cell.verify
         reads = outcome.caught_up > outcome.model_tokens + sequences
         if reads:
             self._read.append(outcome.draft_duration / cell.pace / outcome.caught_up)
@@ -161,7 +160,7 @@ class CostModel:
         if (sequences, rows) in self._warm or curve.is_empty or commits:
             if rows == 0 and not outcome.model_tokens and curve.is_known(0):
                 cell.residuals.append(outcome.duration / curve.at(0))
-            elif dense or not commits:  # a pass that commits some of them is of neither curve
+            elif curve is cell.dense or not commits:  # a pass that commits some of them is of neither curve
                 curve.add(rows, outcome.duration / cell.pace)
             if outcome.model_tokens and not reads:
                 cell.draft.add(outcome.model_tokens, outcome.draft_duration / cell.pace)

@@ -18,8 +18,7 @@ class StepState(NamedTuple):
         max_draft: longest draft that this step can use: of the rows that a pass verifies and of `remaining`.
         unread: tokens that the drafter has yet to read before it can draft, over all sequences.
         pending: provisional tokens of each sequence that no dense pass has confirmed; 0 without commits.
-        commit_intervals: provisional tokens after which a commit may come, ascending, where 0 is a dense
-            step; () without commits.
+        commit_intervals: tokens after which a commit may come, ascending, 0 a dense step; () without commits.
         has_lookup, has_model: who drafts: a lookup, which costs nothing, a model, or both.
         trees: whether drafts are trees.
     """
@@ -69,8 +68,7 @@ class StepOutcome(NamedTuple):
     Attributes:
         plan: what it was asked to do.
         contexts: as in its `StepState`.
-        proposed: tokens drafted for each sequence; its verification took 1 + that many rows, and those of a
-            commit.
+        proposed: tokens drafted for each sequence; its pass had 1 + that many rows, and those of a commit.
         accepted: how many of them were accepted.
         draft_duration: of the drafter, models and host, catching up included.
         caught_up: tokens that the drafter read before it could draft (`StepState.unread` of the step).

@@ -108,8 +108,12 @@ def test_a_commit_verifies_the_draft_behind_it(
     make_pipeline: Callable[..., LLMPipeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the demo pair, whose sparse tokens are mostly confirmed."""
-    seen, observe = list[StepOutcome](), AutoSchedule.observe
+    seen, observe, plan = list[StepOutcome](), AutoSchedule.observe, AutoSchedule.plan
     monkeypatch.setattr(AutoSchedule, "observe", lambda own, step: [seen.append(step), observe(own, step)])
+    # What it would choose depends on the machine.
+    monkeypatch.setattr(
+        AutoSchedule, "plan", lambda own, state: plan(own, state)._replace(num_assistant_tokens=4)
+    )
     pipeline = make_pipeline(draft=True, verify=CommitVerify(SparseVerify(L0=32, rho=0.1), 6))
     for prompt in PROMPTS[:8]:
         pipeline.generate([STORY + prompt], max_new_tokens=60, num_assistant_tokens_schedule="auto")

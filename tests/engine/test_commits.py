@@ -18,8 +18,7 @@ from ovspec.engine.verify import commit, speculation
 from ovspec.passes.pass_result import PassResult
 from ovspec.passes.tables import Rows
 from ovspec.runner.warm_up import MOST_SAMPLED
-from ovspec.schedule.controller import AutoSchedule
-from ovspec.schedule.schedule import Plan, Schedule, StepOutcome, StepState
+from ovspec.schedule.schedule import Plan, Schedule, StepState
 
 REQUESTS = 12
 
@@ -108,17 +107,18 @@ def test_a_commit_verifies_the_draft_behind_it(
     make_pipeline: Callable[..., LLMPipeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the demo pair, whose sparse tokens are mostly confirmed."""
-    seen, observe, plan = list[StepOutcome](), AutoSchedule.observe, AutoSchedule.plan
-    monkeypatch.setattr(AutoSchedule, "observe", lambda own, step: [seen.append(step), observe(own, step)])
-    # What it would choose depends on the machine.
-    monkeypatch.setattr(
-        AutoSchedule, "plan", lambda own, state: plan(own, state)._replace(num_assistant_tokens=4)
-    )
+    seen = list[RequestStep]()
+
+    def noted(requests: Sequence[RequestStep]) -> list[RequestStep]:
+        seen.extend(requests)
+        return commit.take_back(requests)
+
+    monkeypatch.setattr(speculation, "take_back", noted)
     pipeline = make_pipeline(draft=True, verify=CommitVerify(SparseVerify(L0=32, rho=0.1), 6))
     for prompt in PROMPTS[:8]:
-        pipeline.generate([STORY + prompt], max_new_tokens=60, num_assistant_tokens_schedule="auto")
-    commits = [step for step in seen if step.commits]
-    assert any(sum(step.accepted) for step in commits)
+        pipeline.generate([STORY + prompt], max_new_tokens=60, num_assistant_tokens=4)
+    commits = [(*step.commit, step.accepted, step.judged) for step in seen if step.commit]
+    assert any(kept == count and accepted for count, kept, accepted, _ in commits)
     # Behind a token that was corrected nothing was reached, and nothing is learned of the draft.
-    corrected = [step for step in commits if any(kept < count for count, kept in step.commits)]
-    assert corrected and not any(sum(step.accepted) or sum(step.judged) for step in corrected)
+    corrected = [(accepted, judged) for count, kept, accepted, judged in commits if kept < count]
+    assert set(corrected) == {(0, 0)}

@@ -49,19 +49,17 @@ class TracedRunner(ModelRunner):
         is_dense: bool,
     ) -> None:
         """Change the logits `[tokens, vocab]` of a last token and its draft as the trace says."""
-        drafted, pending = len(logits) - 1, self._pending
         if self._drafts is None:
             return
+        # A dense pass confirms what sparse ones accepted since the last one; a draft follows.
+        drafted, pending = len(logits) - 1, self._pending if is_dense else 0
         path = _path(parents, drafted)
-        if self._confirmations is None or not is_dense:
-            pending = 0
-        accepted = self._confirmations.take(pending) if pending and self._confirmations else 0
+        accepted = self._confirmations.take(pending) if self._confirmations and pending else 0
         if drafted > pending:
-            behind = min(next(self._drafts)[1], len(path) - 1 - pending)
-            accepted += behind if accepted == pending else 0
-        # Tokens of a sparse pass are provisional.
-        sparse = self._confirmations is not None and not is_dense
-        self._pending = self._pending + accepted + 1 if sparse else 0
+            following = min(next(self._drafts)[1], len(path) - 1 - pending)
+            accepted += following if accepted == pending else 0
+        is_provisional = self._confirmations is not None and not is_dense
+        self._pending = self._pending + accepted + 1 if is_provisional else 0
         if drafted < 1:
             return
         logits[path[:accepted], tokens[path[1 : accepted + 1]]] = _CERTAIN

@@ -197,11 +197,11 @@ class PerfMetrics:
         return MeanStdPair.of(self.raw_metrics.draft_durations)
 
     def get_verify_duration(self) -> MeanStdPair:
-        """Time of one verification pass of the target."""
+        """Time of one verification pass of the target, commits left out."""
         return MeanStdPair.of(self.raw_metrics.verify_durations)
 
     def get_num_commits(self) -> int:
-        """Number of dense passes over provisional tokens."""
+        """Number of passes that verified provisional tokens, densely."""
         return len(self.raw_metrics.commit_durations)
 
     def get_num_provisional_tokens(self) -> int:
@@ -213,7 +213,7 @@ class PerfMetrics:
         return sum(self.raw_metrics.confirmed_lengths)
 
     def get_commit_duration(self) -> MeanStdPair:
-        """Time of one dense pass over provisional tokens."""
+        """Time of one pass that verified provisional tokens, and drafts behind them."""
         return MeanStdPair.of(self.raw_metrics.commit_durations)
 
     def get_host_duration(self) -> MeanStdPair:

@@ -247,7 +247,6 @@ def test_a_schedule_learns_nothing_of_commits_that_fail(
     fails = False
     found = ended(engine, [request(number, "commit", **auto) for number in NUMBERS])
     check_others(found, "commit", "prompt_lookup")
-    assert all(step.duration > 0 for step in seen)
 
 
 @pytest.mark.parametrize("mode", MODES)

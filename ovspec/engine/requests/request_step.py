@@ -45,8 +45,13 @@ class RequestStep:
         self.tokens_before = len(self.state.output.token_ids)
 
     @property
+    def draft(self) -> Proposal:
+        """What its pass verifies: the provisional tokens, and the proposal behind them."""
+        return self.proposal.behind(self.provisional)
+
+    @property
     def proposed(self) -> int:
-        """Tokens of the draft."""
+        """Tokens of the proposal."""
         return len(self.proposal.tokens)
 
     @property

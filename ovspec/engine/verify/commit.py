@@ -43,7 +43,7 @@ def has_ended(state: RequestState) -> bool:
 
 
 def take_back(requests: SequenceOf[RequestStep]) -> list[RequestStep]:
-    """Take back the provisional tokens that this pass confirms, and all that it has room for.
+    """Take back the provisional tokens that are due, of as many requests as a pass has room for.
 
     The commits of 64 users would be 4,096 rows, and 2.5 GB of logits with a vocabulary of 152,000.
 

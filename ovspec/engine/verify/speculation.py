@@ -118,7 +118,7 @@ class Speculation:
         """One pass over all drafts, those of a request together, and over chunks of prompts."""
         drafts = []
         for request in requests:
-            state, draft = request.state, request.proposal.behind(request.provisional)
+            state, draft = request.state, request.draft
             # Nothing confirms what beams have read sparsely.
             dense = request.plan.commit_interval == 0 or (state.beams is not None and state.mode.commits)
             context = len(state.sequences[0].tokens) + len(draft.tokens)
@@ -226,7 +226,7 @@ class Speculation:
     def _take(self, request: RequestStep, own: Verified, dense: bool) -> None:
         """Accept what verification lets stand, as final tokens or as provisional ones."""
         state, confirming = request.state, len(request.provisional)
-        sequence, draft = state.sequence, request.proposal.behind(request.provisional)
+        sequence, draft = state.sequence, request.draft
         if draft.parents is None:
             accepted = accept(sequence, draft, own.logits)
             nodes, last = list(range(accepted.n)), accepted.next_token

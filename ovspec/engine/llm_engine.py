@@ -46,7 +46,7 @@ class LLMEngine:
         target: the model whose output is generated.
         drafter: proposes tokens; without one every step is plain decoding.
         verify: how requests are verified that do not say.
-        max_num_batched_tokens: rows of a pass, as of `Scheduler`; those of commits are 128 at most.
+        max_num_batched_tokens: rows of a pass, as of `Scheduler`; commits have 128 more at most.
         max_num_seqs: requests that run at a time; others wait.
         max_model_len: positions of the model.
         config: calibrated values of the model, which complete a mode.

@@ -87,21 +87,14 @@ class Planner:
             if all(request.forced for request in requests):
                 continue  # nothing was done as planned
             states = [request.state for request in requests]
-            commits = [request.commit for request in requests if request.commit]
             # Requests with other schedules share the pass: each answers for its part of the rows.
             share = _rows(requests) / _rows(step.requests)
             outcome = StepOutcome(
                 group.plan,
-                tuple(context for _, context in advanced),
-                tuple(request.proposed for request in requests),
-                tuple(request.accepted for request in requests),
+                tuple(request.outcome(context) for request, context in advanced),
                 share * step.draft_duration,
                 share * rest,
                 max(0, group.before.unread - self._unread(states)),
-                tuple(commits),
-                tuple(request.proposal.match for request in requests),
-                tuple(request.judged for request in requests),
-                tuple(request.agreed for request in requests),
                 sum(request.model_tokens for request in requests),
             )
             states[0].schedule.observe(outcome)

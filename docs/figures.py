@@ -122,7 +122,7 @@ def memory_table(report: Report) -> list[str]:
         rows.append([record["engine"], *seconds(record), *sizes])
     for start in report["cached_starts"]:
         size = f"{start['loaded_anon_bytes'] / 1e6:,.0f} MB"
-        rows.append([start["name"], *seconds(start), size, ""])
+        rows.append([f"{start['name']}, CACHE_DIR", *seconds(start), size, ""])
     titles = ["start of", "time", "to the first token", "anonymous memory, start", "with the context"]
     return markdown(titles, rows)
 

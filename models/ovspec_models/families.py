@@ -33,9 +33,9 @@ _ALTERNATING = "sparse; layers with a sliding window dense, as they read little"
 _WINDOWED = "dense where the model has a sliding window, which reads little; sparse without one"
 _CONVOLVED = "sparse; layers of short convolutions keep a state of the text, as large for any context"
 _RECURRENT = "on CPUs; drafts are chains; prompts share nothing"
-_GATED = "each channel read once a pass as GatedMLP, which can keep them to a budget"
+_GATED = "sparse with `ffn_density` (GatedMLP)"
 _PLAIN = "dense: not a gated MLP"
-_ROUTED = "each read once a pass as SparseMoE, which can keep them to a budget"
+_ROUTED = "SparseMoE; sparse with `expert_budget`"
 _LOST_ALIBI = "OpenVINO's paged attention loses its ALiBi bias; run it with optimum-intel"
 
 FAMILIES = (

@@ -15,13 +15,14 @@ class CommitVerify:
     """Lossless sparse verification.
 
     Tokens that the sparse verifier accepts are provisional. After every `interval` tokens, and at the end,
-    one dense pass rewrites their keys and values and confirms them up to the first that dense decoding would
-    not give. Only confirmed tokens are emitted, so the output comes in pieces of that size.
+    one dense pass rewrites their keys and values, confirms them up to the first that dense decoding would not
+    give, and verifies the next draft. Only confirmed tokens are emitted, so the output comes in pieces.
 
     Args:
         sparse: the sparse verification.
         interval: number of provisional tokens that triggers the dense pass, 1 to 63; with `None` the
-            schedule chooses 4, 8, 16 or 32, or dense passes, by what they confirm and cost.
+            schedule chooses 4, 8, 16 or 32. By what they confirm and cost it may choose dense passes
+            instead, unless a constant number of draft tokens and an interval are both given.
 
     Raises:
         ValueError: a value of another type or out of range.

@@ -50,7 +50,7 @@ class LLMPipeline(LoadedPipeline):
             default "native", unless attention is "stock".
         max_num_batched_tokens: rows of a pass (512), of prompts, drafts and plain steps together; so many
             sequences run at a time at most. Where drafts alone are more, a pass has theirs and a few of
-            prompts; commits have 128 of them at most.
+            prompts; commits have at most 128 more.
         max_context: the most tokens of prompt and answer together; whether there is memory for them is
             asked before the models are compiled. `None`: the model's positions, and whatever fits.
         memory_limit: bytes that may be planned for, instead of those that are free; `math.inf`: any.

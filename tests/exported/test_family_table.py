@@ -74,8 +74,8 @@ def test_registry_says_what_the_passes_do(name: str, exported_family: Callable[[
     assert replaced(folder, sparse_ffn) == tiny.gated
     if "not a gated MLP" in family.ffn:
         assert len(left_by_sparse_ffn(folder)) == 2  # layers, each with what was found
-    assert ("SparseMoE, which" in family.experts) == (tiny.moe_layers > 0)
-    assert ("GatedMLP, which can" in family.ffn) == (tiny.gated > 0)
+    assert ("SparseMoE" in family.experts) == (tiny.moe_layers > 0)
+    assert ("GatedMLP" in family.ffn) == (tiny.gated > 0)
     assert ("window" in family.attention) == any(tiny.windows) or family.name == "Phi-3"
 
 

@@ -79,8 +79,8 @@ backend_options = option_group(
     typed_option(
         "--ffn",
         _NATIVE_OR_STOCK,
-        "Gated MLPs of dense layers: ovspec's operation, or OpenVINO's.  [default: native where "
-        "their channels are limited]",
+        "Gated MLPs of dense layers: native is the operation GatedMLP, stock leaves them to --linear.  "
+        "[default: native where their channels are limited]",
     ),
     linear_option,
     property_option,

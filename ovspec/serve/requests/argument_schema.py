@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from ovspec.serve.requests.strict_body import shown_name
+from ovspec_models.folder.shown import shown_name
 
 _TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 # Keywords that hold a schema, a list of them, and schemas by name.

@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core.core_schema import CoreSchema, no_info_before_validator_function
 
 from ovspec.serve.requests.api_error import ApiError
+from ovspec_models.folder.shown import shown_name
 
 Body = TypeVar("Body", bound="StrictBody")
 
@@ -215,13 +216,6 @@ def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
     if fault["type"] == "model_type":
         message = "expected an object"
     return ApiError(400, f"{place}={shown}: {message[:1].lower()}{message[1:]}", field, "invalid_value")
-
-
-def shown_name(part: int | str) -> str:
-    """Part of a place in a body, short and without line breaks, in quotes where it is blank at an end."""
-    name = str(part)[:80]
-    shown = name if name.isprintable() else json.dumps(name)[1:-1]
-    return shown if shown == shown.strip() != "" else f'"{shown}"'
 
 
 def _shown(value: object) -> str:

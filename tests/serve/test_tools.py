@@ -141,6 +141,8 @@ WRONG_SCHEMAS: dict[str, dict[str, Any]] = {
     "$defs.A.anyOf.1.enum": {"$defs": {"A": {"anyOf": [True, {"enum": "x"}]}}},
     "properties.a.items": {"properties": {"a": {"items": 3}}},
     "additionalProperties.minimum": {"additionalProperties": {"minimum": "0"}},
+    r"properties.a\r\nb.type": {"properties": {"a\r\nb": {"type": "text"}}},
+    r"properties.\ud800": {"properties": {"\ud800": "string"}},
 }
 
 
@@ -155,6 +157,7 @@ def test_a_schema_that_is_none_is_refused_whatever_the_choice(served: Served, pl
             assert status == 400 and answer["error"]["param"] == "tools", answer
             assert "no JSON schema" in answer["error"]["message"]
             assert place == "no object" or f" {place}=" in answer["error"]["message"]
+            assert answer["error"]["message"].isprintable()
 
 
 def test_a_free_call_may_have_a_schema_that_no_grammar_follows(served: Served) -> None:

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from ovspec_models.folder.shown import shown_name
+
 _TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 # Keywords that hold a schema, a list of them, and schemas by name.
 _ONE = (
@@ -75,7 +77,7 @@ def _listed(value: object) -> list[object]:
 
 
 def _no_schema(place: str, value: object, wanted: str) -> ValueError:
-    return ValueError(f"is no JSON schema: {place[:80]}={str(value)[:40]!r}; expected {wanted}")
+    return ValueError(f"is no JSON schema: {shown_name(place)}={str(value)[:40]!r}; expected {wanted}")
 
 
 ArgumentSchema = Annotated[dict[str, Any], AfterValidator(_checked)]

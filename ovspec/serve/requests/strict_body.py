@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core.core_schema import CoreSchema, no_info_before_validator_function
 
 from ovspec.serve.requests.api_error import ApiError
+from ovspec_models.folder.shown import shown_name
 
 Body = TypeVar("Body", bound="StrictBody")
 
@@ -146,7 +147,7 @@ class StrictBody(BaseModel):
             return {**known, extra: value[extra]}
         for name, entry in value.items():
             if name not in fields and entry is not None and len(ignored) < MAX_IGNORED:
-                ignored[_part(name)] = None
+                ignored[shown_name(name)] = None
         return known
 
     @classmethod
@@ -191,8 +192,8 @@ def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
     beside = (*faults[0]["loc"][:-1], "type")
     fault = next((one for one in faults if one["loc"] == beside), faults[0])
     # A list of alternatives (text or tokens) names the alternative in the place; the user knows the field.
-    field = _part(fault["loc"][0]) if fault["loc"] else "body"
-    place = ".".join(_part(part) for part in fault["loc"] if not _names_a_type(part))
+    field = shown_name(fault["loc"][0]) if fault["loc"] else "body"
+    place = ".".join(shown_name(part) for part in fault["loc"] if not _names_a_type(part))
     message = str(fault["msg"]).removeprefix("Value error, ")
     shown = _shown(fault["input"])
     if fault["type"] == "extra_forbidden":
@@ -215,13 +216,6 @@ def _named(error: ValidationError, kind: type[StrictBody]) -> ApiError:
     if fault["type"] == "model_type":
         message = "expected an object"
     return ApiError(400, f"{place}={shown}: {message[:1].lower()}{message[1:]}", field, "invalid_value")
-
-
-def _part(part: int | str) -> str:
-    """Part of a place in a body, short and without line breaks, in quotes where it is blank at an end."""
-    name = str(part)[:80]
-    shown = name if name.isprintable() else json.dumps(name)[1:-1]
-    return shown if shown == shown.strip() != "" else f'"{shown}"'
 
 
 def _shown(value: object) -> str:

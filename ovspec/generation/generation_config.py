@@ -61,8 +61,7 @@ class GenerationConfig(openvino_genai.GenerationConfig):  # type: ignore[misc,un
         num_assistant_tokens_schedule: "constant" drafts `num_assistant_tokens` in every round; "auto" chooses
             by measured cost and acceptance, up to `num_assistant_tokens` if it is given. `None` is "constant"
             if `num_assistant_tokens` or `assistant_confidence_threshold` is given, else "auto". With
-            `verify="commit"` both choose when tokens are confirmed; a given interval is the only
-            one, beside dense steps.
+            `verify="commit"` both choose when tokens are confirmed, as `CommitVerify.interval` says.
         tree_depth: as in openvino_genai: above 0 drafts are trees of so many levels. Here sampling goes with
             trees too, and with the schedule "auto" `num_assistant_tokens` is the largest tree.
         branching_factor: as in openvino_genai: children that a node of a tree may have, and nodes of a level

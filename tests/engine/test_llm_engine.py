@@ -311,7 +311,7 @@ def test_warming_up_leaves_nothing_behind(rows_of: Callable[[ModelRunner], list[
 def test_commits_of_many_requests_do_not_share_a_pass_that_is_too_large(
     rows_of: Callable[[ModelRunner], list[int]],
 ) -> None:
-    """The logits of a pass take memory by its rows: commits have so many beside those of other requests."""
+    """Their rows have logits, which take memory; a pass has those of other requests beside them."""
     most = 64
     engine = engine_of("prompt_lookup", max_num_batched_tokens=most)
     rows = rows_of(engine.target)

@@ -126,8 +126,11 @@ class Pass:
         return [[int(block) for block in row if block >= 0] for row in blocks[:, begin:end]]
 
 
-def probe(model: ov.Model) -> None:
-    """Let the model return the inputs and outputs of its layers."""
+def probe(model: ov.Model, attends: bool = True) -> None:
+    """Let the model return the inputs and outputs of its layers.
+
+    Where a layer's attention cannot be right (`attends=False`), its query stands for what it returns.
+    """
     results = []
 
     def watch(output: ov.Output, name: str) -> None:
@@ -142,7 +145,10 @@ def probe(model: ov.Model) -> None:
                   if port.get_node().get_type_name() == "VerifyAttention"]  # fmt: skip
         watch(layer.node.input(QUERY).get_source_output(), f"query.{layer.index}")
         watch(layer.node.input(KEY).get_source_output(), f"key.{layer.index}")
-        watch((routed[0] if routed else layer.node).output(0), f"output.{layer.index}")
+        output = (routed[0] if routed else layer.node).output(0)
+        for reader in () if attends else output.get_target_inputs():
+            reader.replace_source_output(layer.node.input(QUERY).get_source_output())
+        watch(output, f"output.{layer.index}")
         if not routed:
             watch(layer.node.input(BLOCK_INDICES).get_source_output(), f"blocks.{layer.index}")
             watch(layer.node.input(BLOCK_INDICES_BEGINS).get_source_output(), f"begins.{layer.index}")
@@ -153,13 +159,15 @@ def probe(model: ov.Model) -> None:
     model.add_results(results)
 
 
-def probed_runner(demo_ir: Path, attention: AttentionConfig, device: str = "CPU") -> ModelRunner:
+def probed_runner(
+    demo_ir: Path, attention: AttentionConfig, device: str = "CPU", attends: bool = True
+) -> ModelRunner:
     """The runner as it is, except that its graph is probed after its own passes."""
     transform = model_runner.transform
 
     def transform_and_probe(model: ov.Model, *settings: Any) -> list[TransformReport]:
         reports = transform(model, *settings)
-        probe(model)
+        probe(model, attends)
         return reports
 
     with pytest.MonkeyPatch.context() as patch:

@@ -148,7 +148,8 @@ TABLE: dict[str, tuple[str, str]] = {
     "stop strings": (
         "the same texts stop the output",
         "the text ends exactly where the stop string begins; OpenVINO GenAI drops the whole token that "
-        "contains it. A kept one ends with its token, and none waits for `min_new_tokens`, as there",
+        "contains it. As in OpenVINO GenAI, a stop string that is kept ends with its token, and none waits "
+        "for `min_new_tokens`",
     ),
 }
 

@@ -11,7 +11,7 @@ from ovspec.bench.offers import LONGEST, AnswerOffers, Offer, OfferTrace
 from ovspec.drafters.suffix import TOKENS_PER_MATCH
 from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.schedule.controller import AutoSchedule
-from ovspec.schedule.schedule import ModelAsk, Plan, StepOutcome, StepState
+from ovspec.schedule.schedule import ModelAsk, Plan, SequenceOutcome, StepOutcome, StepState
 
 ASSISTANT = "assistant"
 
@@ -112,13 +112,9 @@ def _answer(answer: AnswerOffers, costs: CostTable, policy: Policy, schedule: Au
         drafting = 1000 * costs.draft_ms * of_model
         duration = costs.verify(1 + offer.tokens, context)
         judged = min(offer.accepted + 1, whole.tokens)
-        schedule.observe(
-            StepOutcome(
-                plan, (context,), (offer.tokens,), (offer.accepted,), drafting, duration,
-                matches=(whole.match,), judged=(judged,), agreed=(min(judged, whole.accepted),),
-                model_tokens=of_model,
-            )
-        )  # fmt: skip
+        agreed = min(judged, whole.accepted)
+        one = SequenceOutcome(context, offer.tokens, offer.accepted, whole.match, judged, agreed)
+        schedule.observe(StepOutcome(plan, (one,), drafting, duration, model_tokens=of_model))
         total += duration + drafting
         place += offer.accepted + 1
     return total

@@ -73,7 +73,7 @@ class _Watch(Schedule):
     def observe(self, outcome: StepOutcome) -> None:
         """Note what it took."""
         taken = outcome.duration, outcome.draft_duration
-        self.found.setdefault(outcome.proposed[0], []).append(taken)
+        self.found.setdefault(outcome.sequences[0].proposed, []).append(taken)
 
     def medians(self, which: int) -> dict[int, float]:
         """Milliseconds by tokens drafted, the first step of a number left out: it compiles kernels."""

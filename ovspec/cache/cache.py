@@ -22,6 +22,9 @@ _FIRST_BLOCKS = 64
 # Blocks for an answer behind a prompt, 1,024 tokens. The system gives memory where it is written, so those
 # that are not used cost nothing.
 _ANSWER_BLOCKS = 32
+# Bytes of old tensors that the C library may hold while a cache grows. Giving them back takes as long as
+# copying many small tensors.
+_MOST_FREED = 2**26
 
 
 @dataclass(slots=True)
@@ -174,8 +177,8 @@ class KVCache:
         """Grow every tensor to at least `num_blocks` blocks and keep the contents.
 
         Doubling makes copies rare, and `soon` spares a long prompt most of them. One tensor is replaced at a
-        time, and its memory returned to the system, not to the C library alone: the additional peak is one
-        tensor.
+        time, and the memory of old ones returned to the system, not to the C library alone: the additional
+        peak is one tensor, or 64 MB of small ones.
 
         Args:
             num_blocks: blocks needed now.
@@ -206,6 +209,7 @@ class KVCache:
         Raises:
             RuntimeError: out of memory; all tensors have as many blocks as before.
         """
+        freed = 0
         try:
             for spec in self.specs:
                 old = self._blocks.get(spec.name)
@@ -213,9 +217,11 @@ class KVCache:
                 if old is not None:
                     grown.copy(old, 0, 0, self._capacity)
                 self._use(spec, grown)
-                if old is not None:
-                    old = None
+                del old
+                freed += self._capacity * spec.block_bytes
+                if freed > _MOST_FREED:
                     give_back_freed_memory()
+                    freed = 0
         except RuntimeError:
             # Where keys and values of a layer differ in their number of blocks, OpenVINO leaves the outputs
             # of a pass as they were, without an error.
@@ -223,6 +229,8 @@ class KVCache:
                 self._blocks[spec.name].keep_first(self._capacity)
                 self._use(spec, self._blocks[spec.name])
             raise
+        if freed:
+            give_back_freed_memory()
         self._capacity = capacity
         self._table.numbers[0] = capacity
 

@@ -60,11 +60,13 @@ class Planner:
         for (schedule, _), requests in together.items():
             before, plan = None, schedule.constant
             if plan is None:
-                known = self._state(requests, most_draft)
-                if _has_choice(known):
-                    before, plan = known, schedule.plan(known)
+                intervals = self._commit_intervals(requests)
+                if self._drafter is not None or len(intervals) > 1:
+                    before = self._state(requests, intervals, most_draft)
+                if before is not None and _has_choice(before):
+                    plan = schedule.plan(before)
                 else:
-                    plan = Plan(0, known.commit_intervals[0] if known.commit_intervals else None)
+                    before, plan = None, Plan(0, intervals[0] if intervals else None)
             steps = self._steps(requests, plan, most_draft)
             planned |= zip(requests, steps, strict=True)
             if before is not None:
@@ -87,21 +89,14 @@ class Planner:
             if all(request.forced for request in requests):
                 continue  # nothing was done as planned
             states = [request.state for request in requests]
-            commits = [request.commit for request in requests if request.commit]
             # Requests with other schedules share the pass: each answers for its part of the rows.
             share = _rows(requests) / _rows(step.requests)
             outcome = StepOutcome(
                 group.plan,
-                tuple(context for _, context in advanced),
-                tuple(request.proposed for request in requests),
-                tuple(request.accepted for request in requests),
+                tuple(request.outcome(context) for request, context in advanced),
                 share * step.draft_duration,
                 share * rest,
                 max(0, group.before.unread - self._unread(states)),
-                tuple(commits),
-                tuple(request.proposal.match for request in requests),
-                tuple(request.judged for request in requests),
-                tuple(request.agreed for request in requests),
                 sum(request.model_tokens for request in requests),
             )
             states[0].schedule.observe(outcome)
@@ -131,12 +126,18 @@ class Planner:
             for state, tokens in zip(requests, numbers, strict=True)
         ]
 
-    def _state(self, requests: SequenceOf[RequestState], most_draft: int | None) -> StepState:
+    def _commit_intervals(self, requests: SequenceOf[RequestState]) -> tuple[int, ...]:
+        intervals = requests[0].mode.commit_intervals
+        if not intervals:
+            return ()
+        # Dense steps have nothing to be confirmed.
+        return (0,) if all(map(self._speculation.reads_all, requests)) else (0, *intervals)
+
+    def _state(
+        self, requests: SequenceOf[RequestState], intervals: tuple[int, ...], most_draft: int | None
+    ) -> StepState:
         longest = max(max(self._speculation.room(state, most_draft) for state in requests), 0)
         sequences, mode = [state.sequence for state in requests], requests[0].mode
-        intervals = mode.commit_intervals
-        if intervals:  # dense steps have nothing to be confirmed
-            intervals = (0,) if all(map(self._speculation.reads_all, requests)) else (0, *intervals)
         return StepState(
             contexts=tuple(len(sequence.tokens) for sequence in sequences),
             remaining=tuple(sequence.remaining for sequence in sequences),

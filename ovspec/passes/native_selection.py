@@ -53,7 +53,7 @@ class NativeSelection:
 
     def selects(self, rows: Rows) -> bool:
         """Whether blocks are selected for these rows; if not, all blocks are read."""
-        if not (is_verification(rows) or rows.is_prompt):
+        if rows.budget < 0 or not (is_verification(rows) or rows.is_prompt):
             return False
         return self.reads_less(rows.budget, rows.context, self._coverage(rows))
 

@@ -82,14 +82,12 @@ class Hit:
     """A chunk that was found.
 
     Attributes:
-        chunk_id: of the store.
         path: of its document.
         position: which chunk of the document it is, from 0.
         score: the sum of 1 / (60 + place) over the lists of words and of vectors; the highest is the first.
         vector: f32 `[dimensions]`; `None` in a store without them.
     """
 
-    chunk_id: int
     path: str
     position: int
     text: str
@@ -311,4 +309,4 @@ class Store:
         if not rows or (vector is None and self.settings.embedding is not None):
             raise InvalidValueError(f"{self.path}: the store is damaged; remove it and index again")
         ((path, position, text),) = rows
-        return Hit(chunk, path, position, text, score, vector)
+        return Hit(path, position, text, score, vector)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import openvino as ov
@@ -19,8 +19,8 @@ def compact(
 ) -> None:
     """Keep the rows of an accepted path after the first `past` tokens, and drop the others.
 
-    Keys and values move from slot `past + rows[i]` to slot `past + i` in every layer; summaries of full
-    blocks that changed are recomputed. The new length of the sequence is `past + len(rows)`.
+    Keys and values move from slot `past + rows[i]` to slot `past + i` in every layer; summaries of blocks
+    that changed are recomputed. The new length of the sequence is `past + len(rows)`.
 
     Args:
         sequence: the sequence, after the pass that verified the tree.
@@ -43,19 +43,20 @@ def compact(
         for spec in cache.specs:
             if spec.name.startswith(MOVED):
                 cache.move(spec.name, blocks, places)
-        # The next pass summarises the block that is not full.
-        changed = range((past + first) // block_size, (past + len(rows)) // block_size)
-        for spec in cache.specs if changed else ():
+        end = past + len(rows)
+        changed = range((past + first) // block_size, -(-end // block_size))
+        counts = {sequence.table[number]: min(block_size, end - number * block_size) for number in changed}
+        for spec in cache.specs:
             if spec.name.startswith("key_summary."):
-                _summarise(cache, spec, sequence.table[changed.start : changed.stop], block_size)
+                _summarise(cache, spec, counts)
     sequence.rollback(past + len(rows))
 
 
-def _summarise(cache: KVCache, spec: CacheTensor, blocks: NDArray[np.int32], block_size: int) -> None:
-    """Summaries of full blocks."""
+def _summarise(cache: KVCache, spec: CacheTensor, counts: Mapping[np.int32, int]) -> None:
+    """Summaries of blocks with so many tokens."""
     tensor = cache.tensor(spec.name.replace("key_summary.", "key_cache."))
     keys = tensor.data.view(np.uint16) if tensor.element_type == ov.Type.bf16 else tensor.data
     summary: NDArray[np.uint8] = cache.tensor(spec.name).data
     size = keys.shape[-1] - (8 if keys.dtype == np.uint8 else 0)
-    for block in blocks.tolist():
-        summary[block] = summarise(keys[block], block_size, size)
+    for block, tokens in counts.items():
+        summary[block] = summarise(keys[block], tokens, size)

@@ -48,7 +48,7 @@ class AutoSchedule(Schedule):
         # Of late: final tokens and microseconds; steps of sequences, with their drafted and accepted tokens.
         self._tokens = self._time = self._steps = self._drafted = self._accepted = 0.0
         self._choice = _Choice(0.0, 0, None)
-        self._since_plain = self._dense_steps = 0
+        self._dense_steps = 0
         self._nodes = float(max_num_assistant_tokens)
 
     def plan(self, state: StepState) -> Plan:
@@ -67,10 +67,8 @@ class AutoSchedule(Schedule):
         _, tokens, interval = self._choice
         if self._fixed:
             return Plan(self._most, interval)
-        self._since_plain += 1
-        if self._since_plain > _STEPS or not cell.curve(interval).is_known(0):
-            tokens = 0  # what a plain step costs is known, and anew now and then
-        tokens = min(tokens, limit)
+        # What a plain step costs is known first.
+        tokens = min(tokens, limit) if cell.curve(interval).is_known(0) else 0
         if not state.has_lookup:
             return Plan(tokens, interval)
         least = self._least_match(cell, limit) if tokens else 0
@@ -93,28 +91,29 @@ class AutoSchedule(Schedule):
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
-        taken = self._costs.observe(outcome)
-        for match, judged, agreed in zip(outcome.matches, outcome.judged, outcome.agreed, strict=True):
-            self._acceptance.observe(match, judged, agreed)
-        for count, kept in outcome.commits:
+        self._costs.observe(outcome)
+        for one in outcome.sequences:
+            self._acceptance.observe(one.match, one.judged, one.agreed)
+        commits = [one.commit for one in outcome.sequences if one.commit]
+        for count, kept in commits:
             self._acceptance.observe_commit(count, kept)
-        if outcome.plan.commit_interval == 0 and not outcome.commits:
+        if outcome.plan.commit_interval == 0 and not commits:
             self._acceptance.confirmed.fade()  # what was corrected is tried again at some time
         if outcome.model_tokens:
             # A grammar's draft is not judged.
-            drafts = zip(outcome.proposed, outcome.matches, outcome.judged, strict=True)
-            own = [proposed for proposed, match, judged in drafts if judged and not match]
+            own = [one.proposed for one in outcome.sequences if one.judged and not one.match]
             self._nodes = sum(own) / max(1, len(own))
         else:
             self._acceptance.model.fade()
-            self._since_plain = 0
-        keep, sequences, accepted = 1.0 - 1.0 / _STEPS, len(outcome.accepted), sum(outcome.accepted)
-        self._tokens = keep * self._tokens + accepted + sequences - sum(n - k for n, k in outcome.commits)
-        self._time = keep * self._time + taken
+        keep, number = 1.0 - 1.0 / _STEPS, len(outcome.sequences)
+        accepted = sum(one.accepted for one in outcome.sequences)
+        self._tokens = keep * self._tokens + accepted + number - sum(n - k for n, k in commits)
+        self._time = keep * self._time + outcome.draft_duration + outcome.duration
         # Behind a token that a commit corrected, no draft was reached.
-        reached = sequences - sum(kept < count for count, kept in outcome.commits)
+        reached = number - sum(kept < count for count, kept in commits)
         self._steps = keep * self._steps + reached
-        self._drafted = keep * self._drafted + sum(outcome.proposed) * reached / sequences
+        proposed = sum(one.proposed for one in outcome.sequences)
+        self._drafted = keep * self._drafted + proposed * reached / number
         self._accepted = keep * self._accepted + accepted
 
     @property

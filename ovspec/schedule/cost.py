@@ -7,7 +7,6 @@ take the place of its linear model: one more row costs now nothing, now a third 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from statistics import median, median_low
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from ovspec.schedule.schedule import StepOutcome
 
-# Samples of a size that are kept, and after which the pace of the machine can be told by it.
+# Samples of a size that are kept, and from which on its cost is known.
 _MEMORY, _KNOWN = 16, 3
 # What a row costs that was never measured, as a share of a pass.
 _UNSEEN_ROW = 0.05
@@ -24,10 +23,16 @@ Array = NDArray[np.float64]
 
 
 class CostCurve:
-    """Cost by size."""
+    """Cost by size.
 
-    def __init__(self) -> None:
+    Args:
+        other: the curve it starts from; what is measured soon outvotes what was known there.
+    """
+
+    def __init__(self, other: CostCurve | None = None) -> None:
         self._samples: dict[int, list[float]] = {}
+        for size, samples in other._samples.items() if other else ():
+            self._samples[size] = [median_low(samples)] * _KNOWN
         self._known: tuple[list[int], Array] | None = None
 
     def add(self, size: int, cost: float) -> None:
@@ -35,15 +40,8 @@ class CostCurve:
         if size not in self._samples:
             # One sample alone is not believed to be far off: a size that seems too dear is never tried again.
             cost = min(cost, 2.0 * self.at(size) or cost)
-        samples = self._samples.setdefault(size, [])
-        samples.append(cost)
-        del samples[:-_MEMORY]
+        self._samples[size] = [*self._samples.get(size, ()), cost][-_MEMORY:]
         self._known = None
-
-    def seed(self, other: CostCurve) -> None:
-        """Start from what is known in another curve; what is measured soon outvotes it."""
-        for size, samples in other._samples.items():
-            self._samples[size] = [median_low(samples)] * _KNOWN
 
     @property
     def is_empty(self) -> bool:
@@ -56,7 +54,7 @@ class CostCurve:
         return max(self._samples, default=0)
 
     def is_known(self, size: int) -> bool:
-        """Whether a size was measured often enough to tell the pace of the machine by it."""
+        """Whether a size was measured often enough."""
         return len(self._samples.get(size, ())) >= _KNOWN
 
     def at(self, size: int) -> float:
@@ -81,36 +79,23 @@ class CostCurve:
         return found
 
 
-@dataclass(slots=True)
 class CostCell:
-    """Costs at about one context and one number of sequences, in microseconds at the usual pace.
+    """Costs at about one context and one number of sequences, in microseconds.
+
+    Args:
+        other: the cell it starts from.
 
     Attributes:
         verify: verification and host, by tokens verified in all sequences together.
         dense: the same of the dense passes of a mode that commits.
         draft: a drafting round of a model, by tokens drafted.
-        residuals: what the last plain steps took over their cost.
     """
 
-    verify: CostCurve = field(default_factory=CostCurve)
-    dense: CostCurve = field(default_factory=CostCurve)
-    draft: CostCurve = field(default_factory=CostCurve)
-    residuals: deque[float] = field(default_factory=lambda: deque(maxlen=_MEMORY))
-
-    def __post_init__(self) -> None:
+    def __init__(self, other: CostCell | None = None) -> None:
+        self.verify: CostCurve = CostCurve(other.verify if other else None)
+        self.dense: CostCurve = CostCurve(other.dense if other else None)
+        self.draft: CostCurve = CostCurve(other.draft if other else None)
         self.draft.add(0, 0.0)
-
-    @property
-    def pace(self) -> float:
-        """How many times as long as usual steps take now."""
-        return median(self.residuals) if self.residuals else 1.0
-
-    def seed(self, other: CostCell) -> None:
-        """Start from what is known in another cell."""
-        self.verify.seed(other.verify)
-        self.dense.seed(other.dense)
-        self.draft.seed(other.draft)
-        self.residuals.extend(other.residuals)
 
     def curve(self, interval: int | None) -> CostCurve:
         """The curve of a plan's commit interval; while it is unknown, the other one."""
@@ -119,12 +104,7 @@ class CostCell:
 
 
 class CostModel:
-    """Costs of every cell, at the pace of the machine.
-
-    Durations are divided by the present pace of their cell: what its plain steps took of late, over what the
-    first of them took. So a machine that slows down does not make the choice of this moment look bad; what
-    counts are ratios to plain steps.
-    """
+    """Costs of every cell."""
 
     def __init__(self) -> None:
         self._cells: dict[tuple[int, int], CostCell] = {}
@@ -141,28 +121,23 @@ class CostModel:
         number = len(contexts)
         key = number, (sum(contexts) // number).bit_length()
         if key not in self._cells:
-            cell = CostCell()
-            if self._cells:
-                nearest = min(self._cells, key=lambda other: (abs(other[0] - number), abs(other[1] - key[1])))
-                cell.seed(self._cells[nearest])
-            self._cells[key] = cell
+            near = sorted(self._cells, key=lambda other: (abs(other[0] - number), abs(other[1] - key[1])))
+            self._cells[key] = CostCell(self._cells[near[0]] if near else None)
         return self._cells[key]
 
-    def observe(self, outcome: StepOutcome) -> float:
-        """Learn from a step; what it took at the usual pace, in microseconds."""
-        cell, commits, sequences = self.cell(outcome.contexts), outcome.commits, len(outcome.contexts)
-        rows = sum(outcome.proposed) + sum(count for count, _ in commits)
-        curve = cell.dense if outcome.plan.commit_interval == 0 or len(commits) == sequences else cell.verify
-        reads = outcome.caught_up > outcome.model_tokens + sequences
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learn from a step."""
+        sequences, commits = outcome.sequences, [one.commit for one in outcome.sequences if one.commit]
+        cell, number = self.cell(tuple(one.context for one in sequences)), len(sequences)
+        rows = sum(one.proposed for one in sequences) + sum(count for count, _ in commits)
+        curve = cell.dense if outcome.plan.commit_interval == 0 or len(commits) == number else cell.verify
+        reads = outcome.caught_up > outcome.model_tokens + number
         if reads:
-            self._read.append(outcome.draft_duration / cell.pace / outcome.caught_up)
+            self._read.append(outcome.draft_duration / outcome.caught_up)
         # The first pass of a shape compiles kernels. By its time the shape would never be tried again.
-        if (sequences, rows) in self._warm or curve.is_empty or commits:
-            if rows == 0 and not outcome.model_tokens and curve.is_known(0):
-                cell.residuals.append(outcome.duration / curve.at(0))
-            elif curve is cell.dense or not commits:  # a pass that commits some of them is of neither curve
-                curve.add(rows, outcome.duration / cell.pace)
+        if (number, rows) in self._warm or curve.is_empty or commits:
+            if curve is cell.dense or not commits:  # a pass that commits some of them is of neither curve
+                curve.add(rows, outcome.duration)
             if outcome.model_tokens and not reads:
-                cell.draft.add(outcome.model_tokens, outcome.draft_duration / cell.pace)
-        self._warm.add((sequences, rows))
-        return (outcome.draft_duration + outcome.duration) / cell.pace
+                cell.draft.add(outcome.model_tokens, outcome.draft_duration)
+        self._warm.add((number, rows))

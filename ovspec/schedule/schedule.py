@@ -62,37 +62,47 @@ class Plan(NamedTuple):
     model: ModelAsk | None = None
 
 
+class SequenceOutcome(NamedTuple):
+    """What came of a step for one sequence.
+
+    Attributes:
+        context: as in its `StepState`.
+        proposed: tokens of its draft.
+        accepted: how many of them were accepted.
+        match: length of the match behind a draft that a lookup made, 0 of a model.
+        judged: tokens of the draft that were compared with the target's, those that were not verified
+            included: the token behind the accepted ones is known all the same.
+        agreed: how many of these were the target's, from the first on.
+        commit: where it committed, its provisional tokens and how many of them were kept. Its draft followed
+            them, and was reached where all of them were.
+    """
+
+    context: int
+    proposed: int = 0
+    accepted: int = 0
+    match: int = 0
+    judged: int = 0
+    agreed: int = 0
+    commit: tuple[int, int] | None = None
+
+
 class StepOutcome(NamedTuple):
     """What a step did and cost; durations in microseconds.
 
     Attributes:
         plan: what it was asked to do.
-        contexts: as in its `StepState`.
-        proposed: tokens drafted for each sequence; its pass had 1 + that many rows, and those of a commit.
-        accepted: how many of them were accepted.
+        sequences: of whose rows its pass consisted: a row of each, its draft, and what it committed.
         draft_duration: of the drafter, models and host, catching up included.
-        caught_up: tokens that the drafter read before it could draft (`StepState.unread` of the step).
         duration: of all else, the target's verification pass above all.
-        commits: for each sequence that committed, its provisional tokens and how many of them were kept. Its
-            draft followed them, and was reached where all of them were.
-        matches: length of the match behind each draft that a lookup made, 0 of a model.
-        judged: tokens of each draft that were compared with the target's, those that were not verified
-            included: the token behind the accepted ones is known all the same.
-        agreed: how many of these were the target's, from the first on.
+        caught_up: tokens that the drafter read before it could draft (`StepState.unread` of the step).
         model_tokens: tokens of all drafts that a model made.
     """
 
     plan: Plan
-    contexts: tuple[int, ...]
-    proposed: tuple[int, ...]
-    accepted: tuple[int, ...]
+    sequences: tuple[SequenceOutcome, ...]
     draft_duration: float
     duration: float
     caught_up: int = 0
-    commits: tuple[tuple[int, int], ...] = ()
-    matches: tuple[int, ...] = ()
-    judged: tuple[int, ...] = ()
-    agreed: tuple[int, ...] = ()
     model_tokens: int = 0
 
 

@@ -13,9 +13,7 @@ import numpy as np
 import openvino as ov
 import pytest
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save_file
-from settings import F32
 from synthetic.cases import load_into, transformers_model, weight_arrays
 from tiny_checkpoints import Tiny, random_model, save_checkpoint
 from torch.nn.functional import cross_entropy, rms_norm, scaled_dot_product_attention, silu
@@ -275,11 +273,3 @@ def _hybrid() -> tuple[Path, Any]:
         model.model.norm.weight.normal_(0.0, 0.3)
     checkpoint = save_checkpoint(model, folder / "target")
     return export_model(checkpoint, folder / "ir", weight_format="fp32"), model
-
-
-def properties() -> dict[str, Any]:
-    """Properties in which texts are compared."""
-    return dict(F32)
-
-
-Array = NDArray[np.float32]

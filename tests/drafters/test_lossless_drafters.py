@@ -179,12 +179,12 @@ def test_any_schedule_gives_the_text_of_plain_decoding(mode: str, sampled: bool)
     got, metrics = generate(engine, models.prompts[1], settings, schedule)
     assert got == plain("llama", 1, sampled)
     outcomes = schedule.outcomes
-    assert sum(count for outcome in outcomes for count, _ in outcome.commits) == sum(
-        metrics.provisional_lengths
-    )
-    assert sum(kept for outcome in outcomes for _, kept in outcome.commits) == sum(metrics.confirmed_lengths)
-    assert any(outcome.proposed == (0,) for outcome in outcomes) and metrics.accepted_lengths
-    assert all(outcome.proposed[0] <= outcome.plan.num_assistant_tokens for outcome in outcomes)
+    alone = [outcome.sequences[0] for outcome in outcomes]
+    commits = [one.commit for one in alone if one.commit]
+    assert sum(count for count, _ in commits) == sum(metrics.provisional_lengths)
+    assert sum(kept for _, kept in commits) == sum(metrics.confirmed_lengths)
+    assert any(one.proposed == 0 for one in alone) and metrics.accepted_lengths
+    assert all(outcome.sequences[0].proposed <= outcome.plan.num_assistant_tokens for outcome in outcomes)
 
 
 @pytest.mark.slow

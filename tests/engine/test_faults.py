@@ -243,7 +243,7 @@ def test_a_schedule_learns_nothing_of_commits_that_fail(
     for _ in range(4):
         (last,) = ended(engine, [request(6, "commit", **auto)])["6"][-1:]
         assert isinstance(last.error, MemoryError)
-    assert len(failed) >= 4 and seen and not any(step.commits for step in seen)
+    assert len(failed) >= 4 and seen and not any(one.commit for step in seen for one in step.sequences)
     fails = False
     found = ended(engine, [request(number, "commit", **auto) for number in NUMBERS])
     check_others(found, "commit", "prompt_lookup")

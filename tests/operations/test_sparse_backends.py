@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,12 @@ from ovspec.cache.cache import CachedSequence
 from ovspec.operations.attention_config import Attention, AttentionConfig
 from ovspec.passes.tables import Rows
 from ovspec.runner.model_runner import ModelRunner
-from ovspec_models.shapes import get_shape
 from ovspec_transforms import Selection
 
 MakePipeline = Callable[..., ovspec.LLMPipeline]
 BACKENDS: tuple[Attention, ...] = ("native", "stock")
 # Of different lengths, so that a wrong table shows.
 PROMPTS = [STORY, STORY[: len(STORY) // 2], STORY[200:]]
-ONE_KV_HEAD = replace(
-    get_shape("qwen3-0.6b", layers=4), hidden_size=64, intermediate_size=96, num_attention_heads=4,
-    num_key_value_heads=1, head_dim=32, vocab_size=4096,
-)  # fmt: skip
 
 
 def texts(pipeline: ovspec.LLMPipeline, prompts: list[str], tokens: int = 24) -> list[str]:

@@ -89,7 +89,7 @@ def test_mean_keys_are_near_those_of_the_tokens(isa: str) -> None:
 
 
 def test_a_key_that_is_no_number_spoils_its_part_alone(isa: str) -> None:
-    case = OpsPass([(40, 5, True)], kv_heads=2, k_size=40)
+    case = OpsPass([(32, 13, True)], kv_heads=2, k_size=40)
     block = case.inputs["verify_block_indices"][1]
     case.inputs["key_cache"][block, 1, 12, 33] = np.nan
     case.inputs["key_cache"][block, 0, 3, 2] = np.inf
@@ -115,7 +115,8 @@ def test_rolled_back_and_rewritten_blocks_are_summarised_anew(isa: str, fmt: str
     again, _ = inputs_of(long)
     again["key_summary"] = ov.Tensor(summary, shared_memory=True)
     evaluate("KeySummary", again, sizes(long))
-    check_summaries(reference(long)[table[1]], summary[table[1]], 24)
+    expected = key_summary(long.inputs["key_cache"], first, long.tables, k_size=24)
+    check_summaries(expected[table[1]], summary[table[1]], 24)
     untouched_blocks = [block for block in range(len(summary)) if block != table[1]]
     assert np.array_equal(summary[untouched_blocks], first[untouched_blocks])
 

@@ -38,6 +38,6 @@ class Charged(AutoSchedule):
     def observe(self, outcome: StepOutcome) -> None:
         """Keep how much was verified."""
         if outcome.model_tokens:
-            self.sizes += outcome.proposed
+            self.sizes += [one.proposed for one in outcome.sequences]
         drafting = DRAFT if outcome.model_tokens else 0.0
         super().observe(outcome._replace(draft_duration=drafting, duration=self._last))

@@ -15,7 +15,7 @@ from settings import F32
 
 import ovspec
 from ovspec.schedule.controller import AutoSchedule
-from ovspec.schedule.schedule import ConstantSchedule, Plan, Schedule, StepOutcome, StepState
+from ovspec.schedule.schedule import ConstantSchedule, Plan, Schedule, SequenceOutcome, StepOutcome, StepState
 
 LENGTHS = (0, 1, 2, 4, 8)
 TOKENS = 1000
@@ -164,13 +164,10 @@ def test_requests_that_commit_at_different_steps() -> None:
         chosen.add(plan.commit_interval)
         due = [count for count in pending if count >= interval]
         all_dense = dense or len(due) == 2
-        schedule.observe(
-            StepOutcome(
-                plan, contexts, (0, 0), (0, 0), 0.0,
-                world.machine.verify(2 + sum(due), contexts[0], all_dense),
-                commits=tuple((count, count) for count in due),
-            )
-        )  # fmt: skip
+        commits = [(count, count) if count in due else None for count in pending]
+        both = tuple(SequenceOutcome(contexts[0], commit=commit) for commit in commits)
+        duration = world.machine.verify(2 + sum(due), contexts[0], all_dense)
+        schedule.observe(StepOutcome(plan, both, 0.0, duration))
         pending = [0 if dense or count >= interval else count + 1 for count in pending]
     assert len(chosen) > 2 and not dense
 
@@ -188,15 +185,11 @@ def test_commits_grow_by_what_was_measured() -> None:
         longest = max(longest, rows)
         for count in (0, rows) if rows else (0,):  # one sparse step, then the commit
             dense = count == rows
-            schedule.observe(
-                StepOutcome(
-                    plan, (16384 + step,), (0,), (0,), 0.0, world.machine.row(1 + count, 16384, dense),
-                    commits=((count, count),) if count else (),
-                )
-            )  # fmt: skip
+            one = SequenceOutcome(16384 + step, commit=(count, count) if count else None)
+            schedule.observe(StepOutcome(plan, (one,), 0.0, world.machine.row(1 + count, 16384, dense)))
     assert {plan.commit_interval for plan in plans} >= {4, 8, 16, 32}
     given, fresh = state._replace(commit_intervals=(0, 32)), AutoSchedule(MAX_DRAFT)
-    fresh.observe(StepOutcome(Plan(0, 0), given.contexts, (0,), (0,), 0.0, 100e3))
+    fresh.observe(StepOutcome(Plan(0, 0), (SequenceOutcome(16384),), 0.0, 100e3))
     assert fresh.plan(given).commit_interval == 32
 
 

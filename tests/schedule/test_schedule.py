@@ -22,8 +22,6 @@ from ovspec.modes.row_limits import MAX_NUM_ASSISTANT_TOKENS
 from ovspec.schedule.controller import AutoSchedule
 from ovspec.schedule.schedule import ConstantSchedule, Plan, StepState
 
-STATE = StepState(contexts=(100,), remaining=(50,), max_draft=49)
-
 
 def settings(has_draft: bool = True, **options: Any) -> Any:
     return resolve(updated(GenerationConfig(max_new_tokens=8), options), (), has_draft)

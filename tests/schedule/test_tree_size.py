@@ -10,7 +10,7 @@ import pytest
 from schedule.virtual_machine import Clock, Machine
 
 from ovspec.schedule.controller import AutoSchedule
-from ovspec.schedule.schedule import ConstantSchedule, Schedule, StepOutcome, StepState
+from ovspec.schedule.schedule import ConstantSchedule, Schedule, SequenceOutcome, StepOutcome, StepState
 
 LEVELS, WIDTH = 4, 4
 NODES = LEVELS * WIDTH
@@ -92,14 +92,9 @@ def speed(
         gained = accepted(rate, least, rng)
         outcome = StepOutcome(
             plan=plan,
-            contexts=state.contexts,
-            proposed=(proposed,),
-            accepted=(gained,),
+            sequences=(SequenceOutcome(512, proposed, gained, 0, LEVELS if asked else 0, gained),),
             draft_duration=clock.took(DRAFT) if asked else 0.0,
             duration=clock.took(cost(proposed + 1)) + clock.took(20.0),
-            matches=(0,),
-            judged=(LEVELS if asked else 0,),
-            agreed=(gained,),
             model_tokens=asked,
         )
         schedule.observe(outcome)
@@ -148,16 +143,10 @@ def test_nodes_of_several_trees_compete_for_the_rows_of_one_pass() -> None:
         plan = schedule.plan(state)
         assert step or schedule.least_confidence(pooled) == 0.0
         size = plan.num_assistant_tokens
-        outcome = StepOutcome(
-            plan,
-            state.contexts,
-            (size, size),
-            (size // 4,) * 2,
-            DRAFT * bool(size),
-            PASS + 2 * row * size + 20.0,
-        )
+        both = (SequenceOutcome(512, size, size // 4),) * 2
+        outcome = StepOutcome(plan, both, DRAFT * bool(size), PASS + 2 * row * size + 20.0)
         schedule.observe(outcome)
-        tokens += 2 + sum(outcome.accepted)
+        tokens += 2 + sum(one.accepted for one in both)
         time += outcome.draft_duration + outcome.duration
     schedule.plan(state)
     least = schedule.least_confidence(pooled)
@@ -171,7 +160,6 @@ def test_drafts_of_grammars_are_no_trees() -> None:
     """In a step of two requests, of which a grammar forces one: its rows say nothing of a tree's size."""
     schedule = AutoSchedule(NODES)
     plan = schedule.plan(StepState((512, 512), (99, 99), 63, trees=True, has_model=True))
-    schedule.observe(
-        StepOutcome(plan, (512, 512), (3, 60), (1, 60), 1.0, 1.0, 0, (), (0, 0), (4, 0), (1, 0), 3)
-    )
+    drafted, written = SequenceOutcome(512, 3, 1, judged=4, agreed=1), SequenceOutcome(512, 60, 60)
+    schedule.observe(StepOutcome(plan, (drafted, written), 1.0, 1.0, model_tokens=3))
     assert schedule._nodes == 3

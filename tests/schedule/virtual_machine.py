@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ovspec.schedule.schedule import ConstantSchedule, Schedule, StepOutcome, StepState
+from ovspec.schedule.schedule import ConstantSchedule, Schedule, SequenceOutcome, StepOutcome, StepState
 
 MAX_DRAFT = 63
 # Tokens emitted so far -> rate at which a draft token is accepted.
@@ -145,16 +145,21 @@ class World:
                 gained, pending = gained + confirmed, 0
             outcome = StepOutcome(
                 plan=plan,
-                contexts=state.contexts,
-                proposed=tuple(proposed),
-                accepted=tuple(accepted) if reached else (0,) * sequences,
+                sequences=tuple(
+                    SequenceOutcome(
+                        state.contexts[0],
+                        tokens_proposed,
+                        tokens_accepted if reached else 0,
+                        match=int(self.lookup),
+                        judged=tokens_proposed if reached else 0,
+                        agreed=tokens_accepted if reached else 0,
+                        commit=(rows, confirmed) if rows else None,
+                    )
+                    for tokens_proposed, tokens_accepted in zip(proposed, accepted, strict=True)
+                ),
                 draft_duration=clock.took(drafting) if drafts else 0.0,
                 duration=verify + clock.took(20.0),
                 caught_up=caught_up,
-                commits=((rows, confirmed),) * sequences if rows else (),
-                matches=(int(self.lookup),) * sequences,
-                judged=tuple(proposed) if reached else (0,) * sequences,
-                agreed=tuple(accepted) if reached else (0,) * sequences,
                 model_tokens=0 if self.lookup else sum(proposed),
             )
             schedule.observe(outcome)

@@ -7,19 +7,16 @@ Random weights of a real shape.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from serve.measured_model import parser, source_of
-
 import ovspec
 from ovspec.bench.footprint import folder_of
+from ovspec.bench.source import ModelSource
 from ovspec.engine.llm_engine import LLMEngine
 from ovspec.engine.requests.request import Request
 
@@ -44,14 +41,22 @@ def gaps_of(engine: LLMEngine, running: int, until: str, most: int) -> list[floa
 
 def main() -> None:
     """Measure, and print JSON."""
-    arguments = parser(__doc__)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--model", type=Path, help="a folder in place of a shape")
+    arguments.add_argument("--shape", default="qwen3-0.6b")
+    arguments.add_argument("--layers", type=int)
     arguments.add_argument("--users", type=int, default=4)
     arguments.add_argument("--context", type=int, default=512)
     arguments.add_argument("--prompt", type=int, default=8192)
     arguments.add_argument("--tokens", type=int, default=4096, help="of a running answer, at most")
     given = arguments.parse_args()
     random = np.random.default_rng(1)
-    with folder_of(source_of(given)) as folder:
+    shape = given.shape, given.layers, None, "int8"
+    with folder_of(
+        ModelSource.from_folder(given.model) if given.model else ModelSource.from_shape(*shape)
+    ) as folder:
         pipeline = ovspec.LLMPipeline(folder, "CPU", drafter="none", KV_CACHE_PRECISION="u8")
         engine = pipeline.engine.engine
         settings = pipeline.settings(max_new_tokens=given.tokens, ignore_eos=True)

@@ -186,11 +186,6 @@ def test_gate_and_up_stay_in_their_memory(weight_format: str) -> None:
             assert address(operation.input(position).get_source_output().get_node()) in before
 
 
-def _replace(model: ov.Model, type_name: str, new: ov.Node) -> None:
-    for port in list(nodes_of_type(model, type_name)[0].output(0).get_target_inputs()):
-        port.replace_source_output(new.output(0))
-
-
 def test_other_gate_names_the_layer_and_what_was_found() -> None:
     model = tiny_dense()
     swish = nodes_of_type(model, "Swish")[0]

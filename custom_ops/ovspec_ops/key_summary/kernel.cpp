@@ -1,5 +1,7 @@
 #include "key_summary/kernel.hpp"
 
+#include <cmath>
+
 #include "common/cache_rows.hpp"
 #include "key_summary/layout.hpp"
 
@@ -23,20 +25,21 @@ template <class Rows>
 OVSPEC_INLINE Range mean_key(const Rows& rows, std::size_t size, std::size_t begin, std::size_t tokens,
                              float* mean) {
     const float share = 1.0f / (float)tokens;
+    Vec lowest = splat(INFINITY), highest = splat(-INFINITY), poison = {};
     for (std::size_t d = 0; d < size; d += lanes) {
         const std::size_t count = size - d < lanes ? size - d : lanes;
         Vec total = {};
         for (std::size_t t = begin; t < begin + tokens; t++)
             total += key_at(rows, t, d, count);
-        store_part(mean + d, total * share, count);
+        const Vec value = total * share;
+        store_part(mean + d, value, count);
+        // Lanes beyond the last channel count as the first one does.
+        const Vec counted = count == lanes ? value : lane_numbers() < (int)count ? value : splat(mean[0]);
+        lowest = -max(-lowest, -counted);
+        highest = max(highest, counted);
+        poison += counted * 0.0f;
     }
-    Range range = {mean[0], mean[0], 0.0f};
-    for (std::size_t d = 0; d < size; d++) {
-        range.low = mean[d] < range.low ? mean[d] : range.low;
-        range.high = mean[d] > range.high ? mean[d] : range.high;
-        range.poison += mean[d] * 0.0f;
-    }
-    return range;
+    return {-max_lane(-lowest), max_lane(highest), sum(poison)};
 }
 
 // values[d] and values[d + size / 2] as the halves of to[d]: the nearest of 16 numbers, ties to even.
@@ -55,21 +58,26 @@ void pack(const float* values, std::size_t size, float low, float inverse, std::
     }
 }
 
-void summarise(const CacheView& cache, std::size_t block, std::size_t head, std::size_t tokens,
-               std::uint8_t* summary) {
-    __builtin_memset(summary, 0, summary_bytes(cache.size));
+void summarise(const CacheView& cache, std::size_t block, std::size_t head, std::size_t begin,
+               std::size_t tokens, std::uint8_t* summary) {
     float mean[1024]; // of the largest head
     with_rows(cache, cache.block(block, head), [&](const auto& rows) {
-        for (std::size_t part = 0; part < summary_parts; part++) {
+        for (std::size_t part = begin / part_tokens; part < summary_parts; part++) {
+            std::uint8_t* scale = summary + part * sizeof(float);
+            std::uint8_t* low = scale + summary_parts * sizeof(float);
+            std::uint8_t* numbers = summary + 2 * summary_parts * sizeof(float) + part * cache.size / 2;
             const std::size_t count = tokens_of_part(tokens, part);
-            if (count == 0)
-                return;
+            if (count == 0) {
+                store_as<float>(scale, 0.0f);
+                store_as<float>(low, 0.0f);
+                __builtin_memset(numbers, 0, cache.size / 2);
+                continue;
+            }
             const Range range = mean_key(rows, cache.size, part * part_tokens, count, mean);
             const float step = (range.high - range.low) / largest;
-            store_as<float>(summary + part * sizeof(float), step + range.poison);
-            store_as<float>(summary + (summary_parts + part) * sizeof(float), range.low);
-            pack(mean, cache.size, range.low, step >= 1e-37f ? 1.0f / step : 0.0f,
-                 summary + 2 * summary_parts * sizeof(float) + part * cache.size / 2);
+            store_as<float>(scale, step + range.poison);
+            store_as<float>(low, range.low);
+            pack(mean, cache.size, range.low, step >= 1e-37f ? 1.0f / step : 0.0f, numbers);
         }
     });
 }

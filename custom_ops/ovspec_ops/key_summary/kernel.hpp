@@ -7,11 +7,11 @@
 namespace ovspec {
 
 struct SummaryKernels {
-    // Summarises the first `tokens` (1 .. 32) keys of `block` for one head; writes summary_bytes(cache.size)
-    // bytes (layout.hpp). A part without tokens is zeros; one with a key that is not finite has a scale that
-    // is no number.
-    void (*summarise)(const CacheView& cache, std::size_t block, std::size_t head, std::size_t tokens,
-                      std::uint8_t* summary);
+    // Summarises the first `tokens` (1 .. 32) keys of `block` for one head, from the part of token `begin`
+    // on: parts before it stay. Writes to summary_bytes(cache.size) bytes (layout.hpp). A part without tokens
+    // is zeros; one with a key that is not finite has a scale that is no number.
+    void (*summarise)(const CacheView& cache, std::size_t block, std::size_t head, std::size_t begin,
+                      std::size_t tokens, std::uint8_t* summary);
 };
 
 OVSPEC_DECLARE_KERNELS(SummaryKernels, summary_kernels)

@@ -22,6 +22,7 @@ enum Input : std::size_t {
 
 struct WrittenBlock {
     std::size_t block;
+    std::size_t begin; // its first token that the pass wrote
     std::size_t tokens;
 };
 
@@ -72,9 +73,10 @@ void KeySummary::summarise(const SummaryCall& call) const {
         if (sequences.row_count(s) == 0)
             continue;
         sequences.check_table(s, cache.blocks);
-        const std::size_t total = sequences.past(s) + sequences.row_count(s);
-        for (std::size_t b = sequences.past(s) / block_size; b < sequences.blocks(s); b++)
+        const std::size_t past = sequences.past(s), total = past + sequences.row_count(s);
+        for (std::size_t b = past / block_size; b < sequences.blocks(s); b++)
             written->push_back({static_cast<std::size_t>(sequences.table(s)[b]),
+                                past - std::min(past, b * block_size),
                                 std::min(block_size, total - b * block_size)});
     }
     const SummaryKernels& kernels = OVSPEC_KERNELS(summary_kernels);
@@ -82,7 +84,7 @@ void KeySummary::summarise(const SummaryCall& call) const {
     parallel_items(items, items * block_size * cache.size, [&](std::size_t item) {
         const WrittenBlock& block = (*written)[item / cache.heads];
         const std::size_t head = item % cache.heads;
-        kernels.summarise(cache, block.block, head, block.tokens,
+        kernels.summarise(cache, block.block, head, block.begin, block.tokens,
                           call.summary + (block.block * cache.heads + head) * bytes);
     });
 }

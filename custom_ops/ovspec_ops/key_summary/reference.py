@@ -66,7 +66,7 @@ def key_summary(
     *,
     k_size: int,
 ) -> NDArray[np.uint8]:
-    """`key_summary` after a pass: anew for the blocks that the pass wrote; shapes as in README.md."""
+    """`key_summary` after a pass: anew from the part of its first row on; shapes as in README.md."""
     out = np.array(key_summary)
     begins, past_lens, block_begins, _, blocks = unpack_tables(verify_tables)
     for s, past in enumerate(past_lens.tolist()):
@@ -75,5 +75,11 @@ def key_summary(
         if total == past:
             continue
         for b in range(past // BLOCK_SIZE, (total - 1) // BLOCK_SIZE + 1):
-            out[table[b]] = summarise(key_cache[table[b]], min(BLOCK_SIZE, total - b * BLOCK_SIZE), k_size)
+            new = summarise(key_cache[table[b]], min(BLOCK_SIZE, total - b * BLOCK_SIZE), k_size)
+            kept = max(0, past - b * BLOCK_SIZE) // PART_TOKENS
+            numbers = PARTS * 8
+            for begin, size in ((0, 4), (PARTS * 4, 4), (numbers, k_size // 2)):
+                of_part = slice(begin, begin + kept * size)
+                new[:, of_part] = out[table[b]][:, of_part]
+            out[table[b]] = new
     return out

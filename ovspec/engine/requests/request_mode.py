@@ -23,12 +23,14 @@ class RequestMode:
         sparse: its sparse verification; `None`: dense.
         commit_intervals: numbers of provisional tokens after which a commit may come; () without commits.
         schedules: what they have learned holds for one mode.
+        only_attention: whether reading all of the context makes the mode dense.
     """
 
     verify: VerifyMode
     sparse: SparseVerify | None
     commit_intervals: tuple[int, ...]
     schedules: Schedules = field(compare=False)
+    only_attention: bool
 
     @classmethod
     def of(cls, given: VerifyMode, config: OvspecConfig | None) -> RequestMode:
@@ -38,14 +40,11 @@ class RequestMode:
         if isinstance(verify, CommitVerify):
             intervals = (verify.interval,) if verify.interval else _COMMIT_INTERVALS
         schedules = Schedules(bool(intervals), len(intervals) > 1)
-        return cls(verify, sparse_part(verify), intervals, schedules)
+        sparse = sparse_part(verify)
+        only_attention = sparse is None or sparse.parts == ("attention",)
+        return cls(verify, sparse, intervals, schedules, only_attention)
 
     @property
     def commits(self) -> bool:
         """Whether tokens are provisional until a dense pass has confirmed them."""
         return bool(self.commit_intervals)
-
-    @property
-    def only_attention(self) -> bool:
-        """Whether reading all of the context makes the mode dense."""
-        return self.sparse is None or self.sparse.parts == ("attention",)

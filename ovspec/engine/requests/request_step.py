@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ovspec.drafters.drafter import Proposal
 from ovspec.engine.requests.request_state import RequestState
-from ovspec.schedule.schedule import Plan
+from ovspec.schedule.schedule import Plan, SequenceOutcome
 
 
 @dataclass(slots=True)
@@ -71,6 +71,16 @@ class RequestStep:
         """Tokens that a model drafted, those that were not verified included."""
         proposal = self.proposal
         return 0 if self.forced or proposal.match else len(proposal.tokens) + len(proposal.dropped)
+
+    def outcome(self, context: int) -> SequenceOutcome:
+        """What a schedule hears of it.
+
+        Args:
+            context: tokens of the sequence before the step.
+        """
+        return SequenceOutcome(
+            context, self.proposed, self.accepted, self.proposal.match, self.judged, self.agreed, self.commit
+        )
 
     def count_draft(self, accepted: int, following: int | None) -> None:
         """Note how much of the draft was accepted, wherever that is counted.

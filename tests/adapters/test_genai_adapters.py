@@ -9,11 +9,12 @@ import pytest
 from adapter_files import random_adapter
 from prompts import PROMPTS
 from settings import F32
+from tiers import by_tier
 
 import ovspec
 
 
-@pytest.mark.parametrize("mode", ["MODE_AUTO", "MODE_STATIC"])
+@pytest.mark.parametrize("mode", by_tier(["MODE_AUTO", "MODE_STATIC"], ["MODE_AUTO"]))
 def test_greedy_text_is_the_same(demo_ir: Path, tmp_path: Path, mode: str) -> None:
     """Of the adapters of the pipeline; and, where the mode lets a call choose, of its own and of none."""
     files = [

@@ -14,6 +14,7 @@ from openvino_genai import TokenizedInputs
 from prompts import PROMPTS, STORY
 from safetensors.numpy import save_file
 from settings import F32
+from tiers import by_tier
 
 import ovspec
 from ovspec.engine.requests.request import Request
@@ -91,7 +92,9 @@ def test_prompts_are_shared_within_the_same_adapters_only(
     assert len(shared) == 1 and min(shared) > 64
 
 
-@pytest.mark.parametrize("drafter", ["assistant", "suffix", "sparse_self", "layer_skip"])
+@pytest.mark.parametrize(
+    "drafter", by_tier(["assistant", "suffix", "sparse_self", "layer_skip"], ["assistant"])
+)
 def test_drafts_are_lossless_beside_adapters(
     demo_ir: Path, adapting: ovspec.LLMPipeline, adapters: list[ovspec.Adapter], drafter: str
 ) -> None:
@@ -130,6 +133,7 @@ def test_a_model_from_cache_dir_knows_its_layers(
     assert tokens_of(without, STORY[:300]) == tokens_of(adapting, STORY[:300])
 
 
+@pytest.mark.slow
 def test_prefix_files_belong_to_their_adapters(
     demo_ir: Path, plain: ovspec.LLMPipeline, adapters: list[ovspec.Adapter], tmp_path: Path
 ) -> None:

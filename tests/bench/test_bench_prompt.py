@@ -28,6 +28,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, measured_once: None) -> tu
     return ran.stdout, json.loads(figures.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_every_mode_reads_every_prompt_in_every_round(outcome: tuple[str, dict[str, Any]]) -> None:
     records = outcome[1]["records"]
     assert [(r["context"], r["mode"]) for r in records] == [(c, m) for c in CONTEXTS for m in RUN]

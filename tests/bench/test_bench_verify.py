@@ -163,6 +163,7 @@ def test_pipe_shows_no_progress_bar(outcome: Outcome) -> None:
     assert "\x1b" not in outcome.stdout
 
 
+@pytest.mark.slow
 def test_terminal_shows_a_progress_bar_and_json_alone_goes_to_standard_output(tmp_path: Path) -> None:
     terminal, stderr = pty.openpty()
     program = Path(sys.executable).with_name("ovspec")

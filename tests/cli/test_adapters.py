@@ -23,6 +23,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ]
 
 
+@pytest.mark.slow
 def test_generate_takes_adapters_with_alphas(files: list[Path], tmp_path: Path) -> None:
     """A name may hold "=". A prefix cache belongs to its adapters."""
     one, two = files

@@ -105,6 +105,7 @@ def test_info() -> None:
         assert f"{option[0]} is for models" in refused and "is a head; give its target" in refused
 
 
+@pytest.mark.slow
 def test_self_check_is_green() -> None:
     run = ovspec("info", "--self-check", "--json")
     checks, products = (json.loads(run.stdout)[name] for name in ("self_check", "bf16_products"))
@@ -247,6 +248,7 @@ def test_bad_input_is_one_line_and_exit_code_2(name: str, tmp_path: Path) -> Non
     assert list(empty.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_library_of_another_openvino_is_refused(tmp_path: Path) -> None:
     library = tmp_path / "libovspec_ops.so"
     library.symlink_to(extension_path())

@@ -210,17 +210,28 @@ class Pair:
 
     def states(self, tokens: list[int], boundaries: tuple[int, ...] = BOUNDARIES) -> torch.Tensor:
         """What the target's layers read at the boundaries, `[tokens, 3 * hidden]`."""
-        with torch.no_grad():
-            found = self.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+        found = _hidden_states(self.model, tuple(tokens))
         return torch.cat([found[boundary][0] for boundary in boundaries], -1)
 
     def greedy(self, prompt: list[int], count: int) -> list[int]:
         """The prompt with the target's answer."""
-        tokens = list(prompt)
-        with torch.no_grad():
-            for _ in range(count):
-                tokens.append(int(self.model(torch.tensor([tokens])).logits[0, -1].argmax()))
-        return tokens
+        return [*prompt, *_greedy(self.model, tuple(prompt), count)]
+
+
+@functools.lru_cache(256)
+def _hidden_states(model: Any, tokens: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        passed = model(torch.tensor([tokens]), output_hidden_states=True)
+    return tuple(passed.hidden_states)
+
+
+@functools.lru_cache(64)
+def _greedy(model: Any, prompt: tuple[int, ...], count: int) -> tuple[int, ...]:
+    tokens = list(prompt)
+    with torch.no_grad():
+        for _ in range(count):
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+    return tuple(tokens[len(prompt) :])
 
 
 def pair(name: str = "llama", steps: int = 150) -> Pair:

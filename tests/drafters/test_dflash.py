@@ -96,7 +96,7 @@ def test_acceptance_is_the_references(count: int) -> None:
         assert outcomes(load(folder()), shifted, count) != expected, f"{boundary} shifted goes unnoticed"
 
 
-@pytest.mark.parametrize("name", by_tier(VARIANTS, ["both", "dspark, rnn"]))
+@pytest.mark.parametrize("name", by_tier(VARIANTS, ["dspark, rnn"]))
 def test_acceptance_is_the_references_whatever_the_head_has_more(name: str) -> None:
     models, count = pair(), BLOCK + 4
     expected = expected_outcomes(
@@ -105,6 +105,7 @@ def test_acceptance_is_the_references_whatever_the_head_has_more(name: str) -> N
     assert outcomes(head(name), BOUNDARIES, count) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confident", [False, True])
 def test_dspark_without_a_markov_head_drafts_as_dflash(confident: bool, tmp_path: Path) -> None:
     said = {"architectures": ["DSparkDraftModel"], "markov_rank": 0, "confidence_head_with_markov": False}
@@ -119,7 +120,7 @@ def test_dspark_without_a_markov_head_drafts_as_dflash(confident: bool, tmp_path
     assert found == outcomes(head("anchor"), BOUNDARIES, BLOCK)
 
 
-@pytest.mark.parametrize("form", ["top", "nested"])
+@pytest.mark.parametrize("form", by_tier(["top", "nested"], ["nested"]))
 def test_dspark_as_others_write_it(form: str, tmp_path: Path) -> None:
     """The same drafts, also with copies of the target's embedding and output layer, not with other ones."""
     expected = outcomes(head("dspark, vanilla"), BOUNDARIES, BLOCK)
@@ -181,6 +182,7 @@ def test_auto_verifies_what_a_confidence_head_expects(tmp_path: Path) -> None:
     assert sizes[0] < 0.5 and sizes[0] < sizes[1] < sizes[2] and sizes[2] > BLOCK - 1.5, sizes
 
 
+@pytest.mark.slow
 def test_a_head_of_its_own_tokens_that_is_not_whole(tmp_path: Path) -> None:
     checkpoint = reference("own").save(tmp_path / "dflash")
     arrays = {name: array.clone() for name, array in load_file(checkpoint / "model.safetensors").items()}

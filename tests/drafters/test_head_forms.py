@@ -81,7 +81,7 @@ FORMS: dict[str, tuple[tuple[int, ...], Callable[[], Drafter]]] = {
     "mtp of speculators": ((LAYERS,), speculators_mtp),
     "mtp, names of Qwen": ((LAYERS + 1,), functools.partial(test_mtp.head, "qwen")),
 }
-FIRST = ("eagle3, all", "dflash, dspark, rnn", "peagle, three layers")
+FIRST = ("dflash, dspark, rnn", "peagle, three layers")
 BLOCKS = {"acceptance_rule": "block"}
 
 

@@ -93,7 +93,7 @@ FORMS: dict[str, Form] = {
         for kind in test_mtp.KINDS
     },
 }
-FIRST = ("eagle3, all", "dflash")
+FIRST = ("dflash",)
 
 
 @contextmanager

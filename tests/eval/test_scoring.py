@@ -39,6 +39,7 @@ def test_a_score_is_the_sum_of_the_log_probabilities(make_pipeline: MakePipeline
     )
 
 
+@pytest.mark.slow
 def test_sparse_scores_are_those_of_sparse_passes(make_pipeline: MakePipeline) -> None:
     dense, commit = (
         make_pipeline(),

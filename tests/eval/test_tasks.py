@@ -148,6 +148,7 @@ def test_examples_without_a_score_are_counted() -> None:
     assert "scores, with" not in " ".join(str(table.title) for table in report.tables())
 
 
+@pytest.mark.slow
 def test_memory_holds_two_pipelines_at_a_time(demo_ir: Path) -> None:
     live, most = weakref.WeakSet[package.LLMPipeline](), 0
 

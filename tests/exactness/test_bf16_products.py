@@ -43,6 +43,7 @@ def test_a_wrong_weight_is_noticed(form: str) -> None:
     assert np.array_equal(got, rounded)
 
 
+@pytest.mark.slow
 @needs_bf16
 def test_a_wrong_product_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin computes, with weights that are not those of the reference."""

@@ -69,6 +69,7 @@ def test_info_tells_it(moe_ir: Path) -> None:
     assert "default │ promised" in table and "use experts='native'" in table
 
 
+@pytest.mark.slow
 def test_plain_decoding_with_stock_operations_is_not_called_lossy(demo_ir: Path) -> None:
     """The output is the model's own; with drafts or other requests it may differ, which is reported."""
     common = ("generate", "-m", demo_ir, "-p", "Once", "--max-new-tokens", "4", "--attention", "stock")

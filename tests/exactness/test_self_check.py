@@ -49,6 +49,7 @@ def test_a_sound_model(demo_ir: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_first_operation_that_differs_is_named(broken_ir: Path) -> None:
     run = ovspec("info", "--self-check", "--model", broken_ir, "--splits", "2")
     assert run.returncode == 1

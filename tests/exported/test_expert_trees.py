@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from openvino_genai import GenerationConfig
 from schedule.charged import PASS, Charged
 from settings import F32
-from tiers import by_tier
 
 from ovspec.drafters import AssistantDrafter
 from ovspec.engine.llm_engine import LLMEngine
@@ -31,7 +30,7 @@ NEW_TOKENS, NODES = 40, 12
 PRICES = (0.0, 0.01, 0.5)
 
 
-@pytest.fixture(scope="module", params=by_tier(["Qwen3-MoE", "Mixtral"], ["Qwen3-MoE"]))
+@pytest.fixture(scope="module", params=["Qwen3-MoE", "Mixtral"])
 def folder(request: pytest.FixtureRequest, exported_family: Callable[[str], Path]) -> Path:
     return exported_family(request.param)
 
@@ -53,6 +52,7 @@ def answers(engine: LLMEngine, prompt: NDArray[np.int64], make: Callable[[], Any
     return found, schedule
 
 
+@pytest.mark.slow
 def test_trees_are_cut_by_what_experts_cost(folder: Path, prompt: NDArray[np.int64]) -> None:
     """The texts are those of plain decoding, whatever experts cost."""
     plain, _ = answers(LLMEngine(runner(folder), None, "dense", 64), prompt, lambda: None)

@@ -38,6 +38,7 @@ def sizes(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(
     max_examples=4,
     deadline=None,

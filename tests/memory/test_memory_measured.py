@@ -15,7 +15,6 @@ from typing import Any
 
 import openvino as ov
 import pytest
-from tiers import by_tier
 
 from ovspec_models import demo_pair_path
 from ovspec_models.shapes import get_shape
@@ -136,6 +135,7 @@ def test_buffers_that_grew(folder: Callable[[str], Path], context: int) -> None:
     compare(folder("two layers"), context=context)
 
 
+@pytest.mark.slow
 def test_floating_point_weights_and_cache(folder: Callable[[str], Path]) -> None:
     compare(folder("fp16"), **F32_F16)
 
@@ -158,7 +158,8 @@ def test_channels_limited_by_our_operation(folder: Callable[[str], Path]) -> Non
     compare(folder("int8"), ffn="native", linear="stock")
 
 
-@pytest.mark.parametrize("weights", by_tier(["int8", "fp16"], ["int8"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["int8", "fp16"])
 def test_a_kept_model_is_mapped(folder: Callable[[str], Path], tmp_path: Path, weights: str) -> None:
     made = compare(folder(weights), drops_pages=True, linear="native", CACHE_DIR=str(tmp_path))
     kept = compare(folder(weights), linear="native", CACHE_DIR=str(tmp_path))

@@ -182,6 +182,7 @@ def padded(checkpoint: Path, rows: int, edit_json: Edit) -> None:
     edit_json(checkpoint / "config.json", lambda config: config.update(vocab_size=rows))
 
 
+@pytest.mark.slow
 def test_pair_with_padded_draft_into_empty_folder(
     tmp_path: Path,
     demo_draft: Path,

@@ -10,7 +10,6 @@ from pathlib import Path
 import openvino as ov
 import pytest
 import torch
-from tiers import by_tier
 from tiny_checkpoints import TINY, random_model
 
 from ovspec_models import ModelInfo, export_model
@@ -67,8 +66,9 @@ def matrix_bytes(model: ov.Model) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads Linux's /proc")
-@pytest.mark.parametrize("weight_format", by_tier(["int8", "int4"], ["int8"]))
+@pytest.mark.parametrize("weight_format", ["int8", "int4"])
 def test_only_compressed_weights_are_held_when_it_writes(
     weight_format: str, checkpoint: Path, tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_stock_is_not_to_be_had_of_it(folder: Path) -> None:
         VerifyBench(ModelSource.from_folder(folder), (64,), (1,), ovspec.SparseVerify(), 1, ("stock",))
 
 
+@pytest.mark.slow
 def test_feed_forward_layers_as_well(tmp_path: Path, demo_draft: Path) -> None:
     out = tmp_path / "out"
     run = export(demo_draft, out, "--weight-format", "fp16", "--sparse-ffn")

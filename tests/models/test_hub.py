@@ -91,6 +91,7 @@ def test_commands_take_names(environment: dict[str, str], tmp_path: Path) -> Non
     assert again.stdout == run.stdout, again.stderr
 
 
+@pytest.mark.slow
 def test_unreachable_hub_leaves_the_cache(hub: Hub, fetch: Fetch) -> None:
     folder = folder_of(fetch(NAME))
     assert folder_of(fetch(NAME, HF_ENDPOINT="http://127.0.0.1:1")) == folder
@@ -112,6 +113,7 @@ def test_hub_that_stays_away(hub: Hub, fetch: Fetch) -> None:
     assert "could not be fetched" in why(fetch(NAME))
 
 
+@pytest.mark.slow
 def test_changed_file_is_fetched_anew(hub: Hub, fetch: Fetch) -> None:
     first = folder_of(fetch(NAME))
     hub.files[NAME]["config.json"] += b"\n"

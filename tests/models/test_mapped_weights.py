@@ -62,6 +62,7 @@ def compressed_constants(weights: Path) -> tuple[list[bytes], int]:
     return [op.data.tobytes() for op in constants], resident(weights)
 
 
+@pytest.mark.slow
 def test_compression_gives_pages_back(weights: Path) -> None:
     plain, held = compressed_constants(weights)
     with released_when_read(pytest.fail):

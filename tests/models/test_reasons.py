@@ -50,6 +50,7 @@ def test_a_circle_of_errors_ends() -> None:
     assert reason(first)
 
 
+@pytest.mark.slow
 def test_torchvision_that_does_not_fit_torch(tmp_path: Path, demo_draft: Path) -> None:
     """A module that fails as torchvision does beside another torch; transformers imports it by itself."""
     (tmp_path / "torchvision").mkdir()

@@ -43,6 +43,7 @@ def plain(make: Make) -> str:
     return answer(make(attention="stock"))[0]
 
 
+@pytest.mark.slow
 def test_exact_modes_stay_exact(make: Make, plain: str) -> None:
     assert answer(make(draft=True, ffn="native"))[0] == plain
     for sparse in (HALF, SparseVerify(ffn_density=0.5, budget=64)):

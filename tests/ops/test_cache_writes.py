@@ -43,7 +43,8 @@ def model_of(ours: bool) -> ov.Model:
     return model
 
 
-@pytest.mark.parametrize(("streams", "ours"), by_tier(product([1, 2], [False, True]), [(2, True)]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("streams", "ours"), list(product([1, 2], [False, True])))
 def test_many_passes_and_threads_in_the_plugin(streams: int, ours: bool) -> None:
     properties = {**PRECISIONS["f32"], "INFERENCE_NUM_THREADS": "2", "NUM_STREAMS": str(streams)}
     model = model_of(ours)

@@ -21,6 +21,7 @@ C_LIBRARY = {"memcpy", "memset", "memmove", "memcmp", "__stack_chk_fail", "_GLOB
 COMPILER = {"__cpu_model", "__cpu_features2"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda path: path.parent.name)
 def test_every_symbol_belongs_to_one_instruction_set(kernel: Path, tmp_path: Path) -> None:
     compiler = shutil.which(os.environ.get("CXX", "c++"))

@@ -152,6 +152,7 @@ def head_of(checkpoint: Path) -> Head:
     return head
 
 
+@pytest.mark.slow
 def test_a_head_drafts(folder: Path, plain: Callable[..., list[str]], tmp_path: Path) -> None:
     """It has learnt four of the answers, and their states come from the pictures."""
     vocab = ModelInfo.read(folder).vocab_size

@@ -120,6 +120,7 @@ def isa() -> Iterator[str]:
     set_isa(name)
 
 
+@pytest.mark.slow
 def test_bits_of_another_instruction_set_or_processor(
     demo_ir: Path, tmp_path: Path, isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ def test_bits_of_another_instruction_set_or_processor(
         load_prefix(pipeline, path)
 
 
+@pytest.mark.slow
 def test_threads_count_where_sums_depend_on_them(demo_ir: Path, tmp_path: Path) -> None:
     path = tmp_path / "prefix"
     for linear, said in (("native", None), ("stock", "saved with number of threads 1, this process has 2")):

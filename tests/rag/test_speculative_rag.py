@@ -117,6 +117,7 @@ def test_a_candidate_is_the_conversation_and_no_text_ends_it(make_pipeline: Make
         tokenizer.set_chat_template(before)
 
 
+@pytest.mark.slow
 def test_modes_and_clusters(
     tmp_path: Path, store: Path, documents: Path, make_pipeline: MakePipeline
 ) -> None:
@@ -157,6 +158,7 @@ def test_modes_and_clusters(
             RagSettings(**options)
 
 
+@pytest.mark.slow
 def test_commands(tmp_path: Path, store: Path, demo_ir: Path) -> None:
     small = ["--num-documents", "4", "--num-drafts", "3", "--max-rationale-tokens", "8"]
     common = ["--store", store, "-m", demo_ir, *small, "--max-answer-tokens", "4"]

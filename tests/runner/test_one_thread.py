@@ -47,6 +47,7 @@ def test_it_runs(demo_ir: Path, settings: list[str]) -> None:
     run(demo_ir, *settings)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a process is kept on a core on Linux only")
 def test_a_kept_model_is_read_on_fewer_cores(demo_ir: Path, tmp_path: Path) -> None:
     kept = f"CACHE_DIR={tmp_path}"

@@ -11,6 +11,7 @@ import pytest
 from openai.types import chat, responses
 from openai.types.completion_create_params import CompletionCreateParamsBase
 from serve.conftest import Served, serving
+from tiers import by_tier
 
 from ovspec.serve.requests.bodies import ChatBody, CompletionBody, StreamOptions
 from ovspec.serve.requests.messages import CalledTool, ImagePart, Message, TextPart
@@ -125,7 +126,7 @@ def test_no_field_of_openais_is_unknown(body: type[StrictBody], of_openai: type)
     assert set(get_type_hints(of_openai)) <= known
 
 
-@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
+@pytest.mark.parametrize("path", by_tier(["chat/completions", "completions", "responses"], ["responses"]))
 def test_fields_of_openais_without_effect_are_taken_and_others_refused(served: Served, path: str) -> None:
     given = {"prompt": "Once", "messages": CHAT["messages"], "input": "Once"}
     field = {"chat/completions": "messages", "completions": "prompt", "responses": "input"}[path]

@@ -62,6 +62,7 @@ def test_an_idle_server_has_no_model_and_answers_as_before(folder: Path) -> None
         assert served.process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_a_client_that_goes_while_the_model_is_loaded_leaves_nothing_behind(folder: Path) -> None:
     with serving(folder, "--idle-unload", "0.5", "--request-timeout", "0.01") as served:
         wait_until_free(served, folder)
@@ -70,6 +71,7 @@ def test_a_client_that_goes_while_the_model_is_loaded_leaves_nothing_behind(fold
         assert served.metric("vllm:num_requests_waiting") == 0
 
 
+@pytest.mark.slow
 def test_a_model_that_is_gone_fails_requests_until_it_is_back(folder: Path, tmp_path: Path) -> None:
     with serving(folder, "--idle-unload", "0.5") as served:
         expected = served.post("/v1/completions", body())[1]["choices"][0]["text"]

@@ -154,6 +154,7 @@ def test_long_bodies_are_refused(small: Served) -> None:
         assert link.recv(65536).startswith(b"HTTP/1.1 413")
 
 
+@pytest.mark.slow
 def test_slow_bodies_are_not_waited_for(small: Served) -> None:
     whole = request(LONG)
     with connected(small) as link:
@@ -207,6 +208,7 @@ def test_the_request_of_a_vanished_client_ends(small: Served, stream: bool) -> N
     small.wait_for(lambda: running(small) == 0)
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_is_cut_off(small: Served) -> None:
     # Log probabilities make events long, so that buffers of the system fill within one answer.
     with socket.socket() as link:
@@ -252,6 +254,7 @@ def test_the_end_finishes_what_runs(demo_ir: Path) -> None:
         assert served.process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(demo_ir: Path) -> None:
     with serving(demo_ir, "--served-model-name", "demo") as served, connected(served) as link:
         link.sendall(request({**ENDLESS, "stream": True}))
@@ -263,6 +266,7 @@ def test_a_second_signal_ends_at_once(demo_ir: Path) -> None:
         assert served.process.wait(20) == 0
 
 
+@pytest.mark.slow
 def test_requests_beyond_the_cache_wait_or_are_read_again(demo_ir: Path, served: Served) -> None:
     """Six answers of 300 tokens in room for 1,024: each is the answer that it gets alone."""
     bodies = [{**LONG, "prompt": f"{PROMPT} {number}", "max_tokens": 300} for number in range(6)]
@@ -311,11 +315,8 @@ def test_bad_options_are_one_line(demo_ir: Path, arguments: tuple[str, ...], mes
     assert message in one_line(ovspec("serve", "-m", demo_ir, *arguments))
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [pytest.param(b"", marks=pytest.mark.slow), b"GET /health HTTP/1.1\r\nHos"],
-    ids=["nothing", "half a header"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHos"], ids=["nothing", "half a header"])
 def test_a_connection_without_a_request_is_ended(small: Served, sent: bytes) -> None:
     """After one to two times `--client-timeout`, which is 2 seconds here."""
     assert exchange(small, sent) == b""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from serve.conftest import Served, serving
+from tiers import by_tier
 
 from ovspec.serve.requests.fill_in_middle import FillInMiddle
 
@@ -161,7 +162,7 @@ def with_fill_in_middle(folder: Path, copy: Path, framed: bool) -> None:
         ov.save_model(one, copy / f"openvino_{name}.xml")
 
 
-@pytest.mark.parametrize("framed", [False, True], ids=["bare", "framed"])
+@pytest.mark.parametrize("framed", by_tier([False, True], [True]), ids=["bare", "framed"])
 def test_a_suffix_where_the_tokenizer_can_fill_in(demo_ir: Path, tmp_path: Path, framed: bool) -> None:
     with_fill_in_middle(demo_ir, tmp_path / "fim", framed)
     with serving(tmp_path / "fim", "--served-model-name", "demo") as served:

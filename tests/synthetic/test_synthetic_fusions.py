@@ -65,7 +65,7 @@ def _synthetic(family: str, format_id: str) -> ov.Model:
     ("family", "format_id"),
     by_tier(
         product(TINY_SHAPES, FORMATS),
-        [("qwen3_moe", "int4-sym"), ("llama", "int8")],
+        [("qwen3_moe", "int4-sym")],
     ),
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*trac:UserWarning")

@@ -233,6 +233,7 @@ def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytes
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "whole"]
 
 
+@pytest.mark.slow
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     def interrupt(report: Report | Needs | TokensRead) -> None:
         if isinstance(report, Report):

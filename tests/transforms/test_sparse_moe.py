@@ -32,10 +32,7 @@ EXPORTED = [(family, fmt) for family in FAMILIES for fmt in ("f32", "int8", "int
         EXPORTED,
         [
             ("qwen3_moe", "int8"),
-            ("qwen3_moe", "f16"),
-            ("qwen3_moe", "int4_sym"),
             ("mixtral", "int4"),
-            ("qwen2_moe", "f32"),
             ("gpt_oss", "int4"),
         ],
     ),

@@ -142,7 +142,7 @@ class Subject:
         `sparse`: what it may read, `None` for all.
         """
         ids = self._rng.integers(0, self._vocab_size, tokens)
-        self._sequence.length = context
+        self._sequence.length = self._sequence.summarised = context
         limits = self.runner.limits(sparse, context + tokens)
         with self._timed_steps() as steps:
             result = self.runner.forward([Rows(self._sequence, ids, sampled=tokens, **limits.rows)])

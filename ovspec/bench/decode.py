@@ -150,7 +150,7 @@ class DecodeBench:
             drafter = TraceDrafter(self.trace, self.source.vocab_size)
         runner.replay(self.trace if drafter else None, commits=mode == "commit")
         engine = LLMEngine(runner, drafter, self._verify(mode))
-        player.cached.length = self.context
+        player.cached.length = player.cached.summarised = self.context
         request = self._request(player, drafter)
         metrics = PerfMetrics(raw_metrics=request.metrics)
         started = perf_counter()

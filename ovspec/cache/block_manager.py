@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,7 @@ class BlockManager:
         self._known: dict[bytes, int] = {}
         self._digests: dict[int, bytes] = {}
         self._unused: OrderedDict[int, None] = OrderedDict()
+        self._summarised = set[int]()  # full ones whose summaries are made
 
     def limit(self, max_blocks: int | None, max_cached: int) -> None:
         """Set `max_blocks` and `max_cached`; without cached blocks what they hold is forgotten."""
@@ -132,6 +134,7 @@ class BlockManager:
 
     def release(self, sequence: CachedSequence) -> None:
         """Give the blocks of the sequence back."""
+        self._summarised.update(sequence.table[: sequence.summarised // self.block_size].tolist())
         # The last block first: a beginning serves more sequences than an end.
         for block in reversed(sequence.table.tolist()):
             self._drop(block)
@@ -165,6 +168,7 @@ class BlockManager:
             self._unused.pop(block, None)
         sequence.table = np.array(found, np.int32)
         sequence.length = len(found) * size
+        sequence.summarised = size * len(list(takewhile(self._summarised.__contains__, found)))
         self.hits += sequence.length
         return sequence.length
 
@@ -199,6 +203,7 @@ class BlockManager:
         self._unused.clear()
         self._known.clear()
         self._digests.clear()
+        self._summarised.clear()
 
     def _own(self, sequence: CachedSequence) -> list[tuple[int, int]]:
         """Make sure that nobody else knows the blocks from the sequence's next token on."""
@@ -237,9 +242,11 @@ class BlockManager:
         if block in self._digests:
             self._unused[block] = None
         else:
+            self._forget(block)
             self._free.append(block)
 
     def _forget(self, block: int) -> None:
+        self._summarised.discard(block)
         digest = self._digests.pop(block, None)
         if digest is not None:
             del self._known[digest]

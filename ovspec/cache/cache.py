@@ -60,6 +60,7 @@ class CachedSequence:
         length: tokens whose keys and values are valid. A rollback sets it lower: the next pass overwrites the
             rows after it before anything reads them.
         held_keys: keys of its last tokens, kept by the selection of the stock backend.
+        summarised: tokens whose keys are in the summaries of their blocks, where the model keeps such.
         digests: of its first full blocks, those that other sequences may share.
         tokens: i64 `[length or more]`, the cached tokens; kept for models with long RoPE only.
         long_rope: whether its keys have the long frequencies of such a model.
@@ -71,6 +72,7 @@ class CachedSequence:
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     length: int = 0
     held_keys: HeldKeys = field(default_factory=HeldKeys)
+    summarised: int = 0
     digests: list[bytes] = field(default_factory=list)
     tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     long_rope: bool = False
@@ -88,7 +90,7 @@ class CachedSequence:
             raise ValueError(f"rollback to {length}: expected 0 to {self.length}, the tokens in the cache")
         if self.states is not None:
             length = self.states.cut(length)
-        self.length = length
+        self.length, self.summarised = length, min(self.summarised, length)
 
     def fork(self) -> CachedSequence:
         """The same content once more; the caller counts who refers to the blocks."""
@@ -116,7 +118,7 @@ class CachedSequence:
     def clear(self) -> None:
         """Forget everything; the blocks are somebody else's now."""
         self.table, self.digests = np.zeros(0, np.int32), []
-        self.length, self.held_keys = 0, HeldKeys()
+        self.length, self.held_keys, self.summarised = 0, HeldKeys(), 0
         if self.states is not None:
             self.states.clear()
 

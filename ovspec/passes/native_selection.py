@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ovspec.cache.cache import CacheTensor
 from ovspec.passes.tables import Rows, is_verification
 from ovspec_ops.verify_attention.tables import unpack_tables
-from ovspec_transforms import VERIFY_TABLES
+from ovspec_transforms import COMPUTED_LAYERS, VERIFY_TABLES
 
 
 class NativeSelection:
@@ -34,6 +34,7 @@ class NativeSelection:
     ) -> None:
         self.coverage = coverage
         self._block_size = block_size
+        self._skips = any(COMPUTED_LAYERS in port.get_names() for port in compiled.inputs)
         summaries = {
             spec.name.partition(".")[2]: spec.block_bytes
             for spec in specs
@@ -49,7 +50,7 @@ class NativeSelection:
     @property
     def names(self) -> set[str]:
         """The inputs that a pass provides."""
-        return {"verify_budgets", "verify_coverage"}
+        return {"verify_budgets", "verify_coverage", "summarised_lens"}
 
     def selects(self, rows: Rows) -> bool:
         """Whether blocks are selected for these rows; if not, all blocks are read."""
@@ -62,12 +63,29 @@ class NativeSelection:
         blocks = -(-context // self._block_size)
         return budget >= 0 and (budget + self.summary_share * blocks < blocks or coverage < 1.0)
 
+    def _summarises(self, rows: Rows) -> bool:
+        """Whether the pass makes summaries: if it reads them.
+
+        Where layers can be left out, also whenever all compute: a draft by some layers keeps none, and would
+        make those of all tokens since the last pass that selects.
+        """
+        return self.selects(rows) or (self._skips and rows.layers is None)
+
     def inputs(self, batch: Sequence[Rows], apart: bool = False) -> dict[str, NDArray[np.generic]]:
-        """`verify_budgets` and `verify_coverage` of a pass; `apart` is stock attention's."""
+        """Those of a pass; `apart` is stock attention's.
+
+        A sequence's summaries are made once, up to the end of its last rows that need them.
+        """
         budgets = [rows.budget if self.selects(rows) else -1 for rows in batch]
+        summarised, later = [-1] * len(batch), None
+        for index in reversed(range(len(batch))):
+            sequence = batch[index].sequence
+            if sequence is not later and self._summarises(batch[index]):
+                summarised[index], later = min(sequence.summarised, sequence.length), sequence
         return {
             "verify_budgets": np.array(budgets, np.int32),
             "verify_coverage": np.array([self._coverage(rows) for rows in batch], np.float32),
+            "summarised_lens": np.array(summarised, np.int32),
         }
 
     def _coverage(self, rows: Rows) -> float:
@@ -95,4 +113,7 @@ class NativeSelection:
         return [round(share, 2) for share in shares.tolist()]
 
     def finish(self, batch: Sequence[Rows], request: ov.InferRequest) -> None:
-        """After a pass, before the sequences advance: nothing, as the graph keeps its summaries itself."""
+        """After a pass, before the sequences advance: note what was summarised."""
+        for rows in batch:
+            if rows.layers is None and self._summarises(rows):
+                rows.sequence.summarised = rows.context

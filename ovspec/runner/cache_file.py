@@ -13,7 +13,7 @@ import openvino as ov
 
 import ovspec_ops
 from ovspec.adapters.model_adapters import LoadedBlend
-from ovspec.cache.cache import CachedSequence
+from ovspec.cache.cache import CachedSequence, CacheTensor
 from ovspec.devices.devices import processor
 from ovspec.devices.properties import precision_name
 from ovspec.graphs.checksums import checksum
@@ -58,7 +58,7 @@ def save_prefix(
         found = runner.share(sequence, [*tokens, 0])
         if not found:
             raise ValueError(f"{path}: nothing to save: {_why_nothing(runner, len(tokens))}")
-        blocks = {spec.name: runner.cache.read(spec.name, sequence.table) for spec in runner.cache.specs}
+        blocks = {spec.name: runner.cache.read(spec.name, sequence.table) for spec in _kept(runner)}
         made_with, held = _identity(folder, runner, adapters), np.array(tokens[:found], np.int64)
         PrefixFile(held, blocks, sequence.long_rope, made_with).write(path)
     finally:
@@ -81,7 +81,7 @@ def load_prefix(path: Path, folder: Path, runner: ModelRunner, adapters: LoadedB
             version; as `save_prefix`.
     """
     _check_cache(path, runner)
-    file, specs = PrefixFile.read(path), runner.cache.specs
+    file, specs = PrefixFile.read(path), _kept(runner)
     sizes = {spec.name: math.prod(spec.block_shape) * int(spec.element_type.size) for spec in specs}
     file.check(path, _identity(folder, runner, adapters), sizes, runner.block_size)
     length, sequence = len(file.tokens), CachedSequence(long_rope=file.long_rope, adapters=adapters)
@@ -120,6 +120,12 @@ def _check_cache(path: Path, runner: ModelRunner) -> None:
         )
 
 
+def _kept(runner: ModelRunner) -> list[CacheTensor]:
+    """What a file has. Our operations make summaries from the keys where they read them."""
+    native = runner.attention.backend == "native"
+    return [spec for spec in runner.cache.specs if not (native and spec.name.startswith("key_summary."))]
+
+
 def _identity(folder: Path, runner: ModelRunner, adapters: LoadedBlend | None) -> dict[str, str]:
     """All that keys and values depend on beside the tokens, a text per part.
 
@@ -127,7 +133,7 @@ def _identity(folder: Path, runner: ModelRunner, adapters: LoadedBlend | None) -
     all products. How OpenVINO's own products are split among threads changes their sums.
     """
     backends = runner.backends
-    specs = [(spec.name, spec.element_type.get_type_name(), spec.block_shape) for spec in runner.cache.specs]
+    specs = [(spec.name, spec.element_type.get_type_name(), spec.block_shape) for spec in _kept(runner)]
     given = {name: str(value) for name, value in backends.properties.items() if name not in _OWN_PART}
     return {
         **identity(folder),

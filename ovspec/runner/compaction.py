@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import openvino as ov
-from numpy.typing import NDArray
 
-from ovspec.cache.cache import CachedSequence, CacheTensor, KVCache
+from ovspec.cache.cache import CachedSequence, KVCache
 from ovspec.operations.tree_limits import MOVED, why_rows_stay
-from ovspec_ops.key_summary.reference import summarise
 
 
 def compact(
@@ -19,8 +16,8 @@ def compact(
 ) -> None:
     """Keep the rows of an accepted path after the first `past` tokens, and drop the others.
 
-    Keys and values move from slot `past + rows[i]` to slot `past + i` in every layer; summaries of blocks
-    that changed are recomputed. The new length of the sequence is `past + len(rows)`.
+    Keys and values move from slot `past + rows[i]` to slot `past + i` in every layer. The new length of the
+    sequence is `past + len(rows)`.
 
     Args:
         sequence: the sequence, after the pass that verified the tree.
@@ -43,20 +40,5 @@ def compact(
         for spec in cache.specs:
             if spec.name.startswith(MOVED):
                 cache.move(spec.name, blocks, places)
-        end = past + len(rows)
-        changed = range((past + first) // block_size, -(-end // block_size))
-        counts = {sequence.table[number]: min(block_size, end - number * block_size) for number in changed}
-        for spec in cache.specs:
-            if spec.name.startswith("key_summary."):
-                _summarise(cache, spec, counts)
+        sequence.summarised = min(sequence.summarised, past + first)
     sequence.rollback(past + len(rows))
-
-
-def _summarise(cache: KVCache, spec: CacheTensor, counts: Mapping[np.int32, int]) -> None:
-    """Summaries of blocks with so many tokens."""
-    tensor = cache.tensor(spec.name.replace("key_summary.", "key_cache."))
-    keys = tensor.data.view(np.uint16) if tensor.element_type == ov.Type.bf16 else tensor.data
-    summary: NDArray[np.uint8] = cache.tensor(spec.name).data
-    size = keys.shape[-1] - (8 if keys.dtype == np.uint8 else 0)
-    for block, tokens in counts.items():
-        summary[block] = summarise(keys[block], tokens, size)

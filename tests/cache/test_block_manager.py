@@ -90,6 +90,34 @@ def test_a_shared_block_is_replaced_before_it_is_written() -> None:
     assert blocks.share(CachedSequence(), list(range(50, 59))) == 4
 
 
+def test_summaries_are_shared_with_their_blocks() -> None:
+    blocks, tokens = manager(), list(range(13))
+    first = read(blocks, tokens)
+    second = blocks.fork(first)
+    first.summarised = second.summarised = 10
+    blocks.release(first)
+    third = CachedSequence()
+    blocks.share(third, tokens)
+    assert third.summarised == 8, "whole blocks"
+    blocks.release(third)
+    # Who alone has a block writes to it again.
+    second.rollback(6)
+    assert second.summarised == 6
+    blocks.reserve(second, 13)
+    second.length = 13
+    blocks.publish(second, tokens)
+    blocks.release(second)
+    fourth = CachedSequence()
+    assert blocks.share(fourth, tokens) == 12 and fourth.summarised == 4
+    blocks.release(fourth)
+    assert fourth.summarised == 0
+    # A block is handed out without what it was before.
+    blocks.forget()
+    read(blocks, tokens)
+    again = CachedSequence()
+    assert blocks.share(again, tokens) == 12 and again.summarised == 0
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 14)), max_size=40),

@@ -73,17 +73,33 @@ def test_every_path_of_a_tree_and_what_follows_the_accepted_one(
     after = np.array(runner.forward([Rows(tree, more, sampled=40, budget=99)]).logits)
     expected = reference.logits(np.concatenate([kept, more]))[len(kept) :]
     np.testing.assert_allclose(after, expected, atol=1e-4, rtol=0)
+    for cached in (tree, chain):
+        runner.release(cached)
+
+
+@pytest.mark.parametrize("past", by_tier([65, 91, 93, 95, 96, 128], [65, 93]))
+@pytest.mark.parametrize("attention", ["selects", "paper"])
+def test_moved_rows_are_summarised_again(demo_ir: Path, attention: str, past: int) -> None:
+    runner, cached = ModelRunner(demo_ir, "CPU", GRAPHS[attention], F32), CachedSequence()
+    rng = np.random.default_rng(past)
+    runner.prefill(cached, rng.integers(2, 4096, past), chunk=512)
+    assert cached.summarised == 0
+    draft, parents = rng.integers(2, 4096, len(PARENTS)), np.array(PARENTS, np.int32)
+    runner.forward([Rows(cached, draft, parents=parents, budget=1)])
+    assert cached.summarised == cached.length
+    runner.compact(cached, past, PATH)
+    assert cached.summarised == past + 1, "the first row did not move"
+    runner.forward([Rows(cached, rng.integers(2, 4096, 1), budget=1)])
+    assert cached.summarised == cached.length
     for name in [spec.name for spec in runner.cache.specs if spec.name.startswith("key_summary.")]:
-        keys = runner.cache.tensor(name.replace("summary", "cache")).data[tree.table]
-        flat = keys.transpose(0, 2, 1, 3).reshape(-1, keys.shape[1], keys.shape[3])[: tree.length]
-        summaries = means(runner.cache.tensor(name).data[tree.table], flat.shape[2])
-        for begin in range(0, tree.length, 8):
+        keys = runner.cache.tensor(name.replace("summary", "cache")).data[cached.table]
+        flat = keys.transpose(0, 2, 1, 3).reshape(-1, keys.shape[1], keys.shape[3])[: cached.length]
+        summaries = means(runner.cache.tensor(name).data[cached.table], flat.shape[2])
+        for begin in range(0, cached.length, 8):
             mean = flat[begin : begin + 8].mean(axis=0)
             half = 0.51 * (mean.max(axis=1) - mean.min(axis=1)) / 15  # of a step: means have 4 bits
             found = summaries[begin // 32, :, begin % 32 // 8]
             assert np.all(np.abs(found - mean).max(axis=1) <= half)
-    for cached in (tree, chain):
-        runner.release(cached)
 
 
 def test_path_without_gaps_moves_nothing(runner: ModelRunner) -> None:

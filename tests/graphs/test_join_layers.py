@@ -105,7 +105,7 @@ def test_no_node_of_a_layer_is_left(selects: bool, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(model_runner, "compile_paged", compiled)
     attention = AttentionConfig("native", selects=True) if selects else None
     runner = ModelRunner(model("qwen3-0.6b", "int8"), attention=attention, properties=F32)
-    tables = {"verify_budgets", "verify_coverage"} if selects else set()
+    tables = {"verify_budgets", "verify_coverage", "summarised_lens"} if selects else set()
     inputs = {port.get_any_name() for port in runner.compiled.inputs}
     assert inputs == tables | {
         *("input_ids", "position_ids", "sampled_tokens_indices"),

@@ -40,6 +40,7 @@ class OpsPass:
     past_window: int = 0
     causal: bool = True
     inputs: dict[str, Any] = field(default_factory=dict)
+    summarised: NDArray[np.int32] = field(init=False)  # `summarised_lens`: the tokens before the pass
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
@@ -59,6 +60,8 @@ class OpsPass:
                 write_block(values, self.value_format, table[b], self._tokens(rng, tokens, self.v_size))
             tables.append(table if verified else [])
         rows = [r for _, r, _ in self.sequences]
+        past = [past if verified and rows else -1 for past, rows, verified in self.sequences]
+        self.summarised = np.array(past, np.int32)
         heads = self.kv_heads * self.group
         self.inputs = {
             "query": rng.standard_normal((sum(rows), heads * self.k_size)).astype(np.float32)

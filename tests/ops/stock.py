@@ -99,9 +99,11 @@ def combined_model(
         summary = [-1, kv_heads, summary_bytes(k_size)]
         params["key_summary.0"] = parameter("key_summary.0", ov.Type.u8, summary)
         params |= {
-            name: parameter(name, I32, [-1]) for name in ("verify_tables", "written_tables", "verify_budgets")
+            name: parameter(name, I32, [-1])
+            for name in ("verify_tables", "written_tables", "summarised_lens", "verify_budgets")
         }
-        written = [params["key_cache.0"], stock.output(0), params["key_summary.0"], params["written_tables"]]
+        lengths = [params["written_tables"], params["summarised_lens"]]
+        written = [params["key_cache.0"], stock.output(0), params["key_summary.0"], *lengths]
         token = ovspec_ops.create("KeySummary", written, sizes)
         chosen = ovspec_ops.create(
             "BlockSelect",
@@ -201,6 +203,7 @@ def table_inputs(
     # Of all sequences, those that are not verified too.
     names = ("subsequence_begins", "past_lens", "block_indices", "block_indices_begins")
     combined["written_tables"] = pack_tables(*(combined[name] for name in names))
+    combined["summarised_lens"] = combined["past_lens"]
     places = [(np.array(t), np.arange(p, p + r)) for p, r, t in zip(past, rows, used, strict=True)]
     slots = [table[at // BLOCK] * BLOCK + at % BLOCK for table, at in places]
     combined["slot_mapping"] = np.concatenate(slots).astype(np.int32)

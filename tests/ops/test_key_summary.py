@@ -16,7 +16,6 @@ from ovspec_ops import loader
 from ovspec_ops.key_summary.reference import PARTS, key_summary, means, summary_bytes
 
 UNTOUCHED = 7
-# No sequence is excluded here: KeySummary follows every write of the stock node.
 SEQUENCES = [(70, 5, True), (0, 40, True), (31, 1, True), (32, 1, True), (200, 3, True), (5, 64, True)]
 
 
@@ -32,12 +31,14 @@ def inputs_of(case: OpsPass) -> tuple[dict[str, ov.Tensor], NDArray[np.uint8]]:
         "attention": case.tensor("attention"),
         "key_summary": ov.Tensor(summary, shared_memory=True),
         "verify_tables": ov.Tensor(case.tables),
+        "summarised_lens": ov.Tensor(case.summarised),
     }
     return tensors, summary
 
 
 def reference(case: OpsPass) -> NDArray[np.uint8]:
-    return key_summary(case.inputs["key_cache"], untouched(case), case.tables, k_size=case.k_size)
+    lengths = case.tables, case.summarised
+    return key_summary(case.inputs["key_cache"], untouched(case), *lengths, k_size=case.k_size)
 
 
 def sizes(case: OpsPass) -> dict[str, Any]:
@@ -57,15 +58,19 @@ def check_summaries(expected: NDArray[np.uint8], got: NDArray[np.uint8], k_size:
 @pytest.mark.parametrize("k_size", [8, 24, 72, 80, 96, 256])
 @examples(2)
 @given(
-    lengths=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 64)), min_size=1, max_size=4),
+    lengths=st.lists(
+        st.tuples(st.integers(0, 200), st.integers(1, 64), st.integers(-1, 264)), min_size=1, max_size=4
+    ),
     seed=st.integers(0, 2**31),
 )
-@example(lengths=[(70, 5), (0, 40), (31, 1), (200, 3)], seed=0)
-def test_summaries_of_the_written_blocks(
-    isa: str, fmt: str, k_size: int, lengths: list[tuple[int, int]], seed: int
+@example(lengths=[(70, 5, 70), (0, 40, 0), (31, 1, -1), (200, 3, 17)], seed=0)
+def test_summaries_of_the_tokens_without_them(
+    isa: str, fmt: str, k_size: int, lengths: list[tuple[int, int, int]], seed: int
 ) -> None:
-    sequences = [(past, rows, True) for past, rows in lengths]
+    sequences = [(past, rows, True) for past, rows, _ in lengths]
     case = OpsPass(sequences, kv_heads=3, k_size=k_size, v_size=8, fmt=fmt, seed=seed)
+    summarised = [min(length, past + rows - 1) for past, rows, length in lengths]
+    case.summarised = np.array(summarised, np.int32)
     tensors, summary = inputs_of(case)
     token = evaluate("KeySummary", tensors, sizes(case))[0]
     assert token.tolist() == [0]
@@ -115,7 +120,8 @@ def test_rolled_back_and_rewritten_blocks_are_summarised_anew(isa: str, fmt: str
     again, _ = inputs_of(long)
     again["key_summary"] = ov.Tensor(summary, shared_memory=True)
     evaluate("KeySummary", again, sizes(long))
-    expected = key_summary(long.inputs["key_cache"], first, long.tables, k_size=24)
+    lengths = long.tables, long.summarised
+    expected = key_summary(long.inputs["key_cache"], first, *lengths, k_size=24)
     check_summaries(expected[table[1]], summary[table[1]], 24)
     untouched_blocks = [block for block in range(len(summary)) if block != table[1]]
     assert np.array_equal(summary[untouched_blocks], first[untouched_blocks])
@@ -130,8 +136,9 @@ def test_plugin_writes_the_tensor_of_the_request(isa: str) -> None:
     check_summaries(expected[written], summary[written], 40)
 
 
-def test_sequence_without_rows_writes_nothing() -> None:
-    case = OpsPass([(40, 2, True), (64, 0, True)])
+def test_a_sequence_that_needs_none_gets_none() -> None:
+    case = OpsPass([(40, 2, True), (64, 0, True), (40, 2, False), (70, 3, True)])
+    case.summarised = np.array([40, -1, -1, -1], np.int32)
     tensors, summary = inputs_of(case)
     evaluate("KeySummary", tensors, sizes(case))
     assert (summary != UNTOUCHED).any(axis=(1, 2)).sum() == 1
@@ -142,7 +149,7 @@ BAD_INPUTS = {
         "verify_past_lens",
         0,
         -1,
-        r"KeySummary: verify_past_lens\[0\] is -1, expected a number of cached",
+        r"KeySummary: summarised_lens\[0\] is 70, expected -1 or less than the 0 tokens of the sequence",
     ),
     "table": ("verify_past_lens", 0, 400, r"KeySummary: verify_block_indices holds 4 blocks for sequence 0"),
     "block": (
@@ -162,6 +169,20 @@ def test_bad_input_is_refused_before_anything_is_written(name: str) -> None:
     case.inputs[field][index] = value
     tensors, summary = inputs_of(case)
     with pytest.raises(ValueError, match=message):
+        evaluate("KeySummary", tensors, sizes(case))
+    assert (summary == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize("value", [40, 41, -2])
+def test_more_summaries_than_tokens_are_refused(value: int) -> None:
+    case = OpsPass(SEQUENCES)
+    case.summarised[1] = value
+    tensors, summary = inputs_of(case)
+    message = rf"KeySummary: summarised_lens\[1\] is {value}, expected -1 or less than the 40 tokens"
+    with pytest.raises(ValueError, match=message):
+        evaluate("KeySummary", tensors, sizes(case))
+    tensors["summarised_lens"] = ov.Tensor(case.summarised[:2])
+    with pytest.raises(ValueError, match="summarised_lens holds 2 values, expected 6: one per sequence"):
         evaluate("KeySummary", tensors, sizes(case))
     assert (summary == UNTOUCHED).all()
 

@@ -169,9 +169,9 @@ def test_key_summary(isa: str) -> None:
     case = OpsPass([(150, 3, True), (40, 4, True)])
     tensors, summary = inputs_of(case)
     arrays = [tensor.data for tensor in tensors.values()]
-    program = f"{VERSION}\ninput k a:{arrays[1].shape[1]} s t\n"
-    program += f"o:i32[1] = key_summary k a s t kv_heads={case.kv_heads} k_size={case.k_size}\noutput o"
-    named = dict(zip("kast", tensors.values(), strict=True))
+    program = f"{VERSION}\ninput k a:{arrays[1].shape[1]} s t l\n"
+    program += f"o:i32[1] = key_summary k a s t l kv_heads={case.kv_heads} k_size={case.k_size}\noutput o"
+    named = dict(zip("kastl", tensors.values(), strict=True))
     evaluate("DecoderLayers", named, {"program": program})
     by_step = summary.copy()
     summary[...] = UNTOUCHED
@@ -184,10 +184,10 @@ def test_key_summary(isa: str) -> None:
     key_cache = arrays[0]
     table = np.array([len(key_cache), key_cache.ctypes.data, 0, summary.ctypes.data], np.uint64)
     summary[...] = UNTOUCHED
-    program = f"{VERSION}\ninput c a:{arrays[1].shape[1]} t\n"
-    program += "o:i32[1] = key_summary c#0 a c#2 t cache_type=f32 "
+    program = f"{VERSION}\ninput c a:{arrays[1].shape[1]} t l\n"
+    program += "o:i32[1] = key_summary c#0 a c#2 t l cache_type=f32 "
     program += f"kv_heads={case.kv_heads} k_size={case.k_size}\noutput o"
-    named = {"c": ov.Tensor(table.view(np.uint8)), "a": named["a"], "t": named["t"]}
+    named = {"c": ov.Tensor(table.view(np.uint8)), **{name: named[name] for name in "atl"}}
     evaluate("DecoderLayers", named, {"program": program})
     np.testing.assert_array_equal(by_step, summary)
     table[3] = 0
@@ -199,9 +199,9 @@ def test_key_summary(isa: str) -> None:
 def test_summaries_of_fewer_blocks_than_the_cache() -> None:
     case = OpsPass([(150, 3, True)])
     tensors, summary = inputs_of(case)
-    named = dict(zip("kast", tensors.values(), strict=True)) | {"s": ov.Tensor(summary[:1].copy())}
-    program = f"{VERSION}\ninput k a:{tensors['attention'].shape[1]} s t\n"
-    program += f"o:i32[1] = key_summary k a s t kv_heads={case.kv_heads} k_size={case.k_size}\noutput o"
+    named = dict(zip("kastl", tensors.values(), strict=True)) | {"s": ov.Tensor(summary[:1].copy())}
+    program = f"{VERSION}\ninput k a:{tensors['attention'].shape[1]} s t l\n"
+    program += f"o:i32[1] = key_summary k a s t l kv_heads={case.kv_heads} k_size={case.k_size}\noutput o"
     with pytest.raises(ValueError, match="the summaries of a step key_summary are of 1 blocks"):
         evaluate("DecoderLayers", named, {"program": program})
 

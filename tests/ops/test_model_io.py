@@ -44,6 +44,7 @@ def tensors_of(case: OpsPass) -> dict[str, ov.Tensor]:
     }
     return attention | {
         "key_summary": ov.Tensor(summary),
+        "summarised_lens": ov.Tensor(case.summarised),
         "verify_budgets": ov.Tensor(np.array([5, 3], np.int32)),
     }
 
@@ -56,7 +57,7 @@ def make_model(case: OpsPass) -> ov.Model:
     caches = [nodes[n] for n in ("key_cache", "value_cache", "attention")]
     token = ovspec_ops.create(
         "KeySummary",
-        [caches[0], caches[2], nodes["key_summary"], nodes["verify_tables"]],
+        [caches[0], caches[2], *(nodes[n] for n in ("key_summary", "verify_tables", "summarised_lens"))],
         sizes,
     )
     chosen = ovspec_ops.create(

@@ -132,11 +132,6 @@ void weigh(const Call& call, std::size_t work, const SelectKernels& kernels, Wor
     });
 }
 
-void check_one_per_sequence(const char* input, const ov::Tensor& tensor, std::size_t count) {
-    if (tensor.get_size() != count)
-        fail(name, input, " holds ", tensor.get_size(), " values, expected ", count, ": one per sequence");
-}
-
 // Values and tables of all sequences; returns the multiply-adds of the scores.
 std::size_t check(const Call& call, std::size_t cache_blocks) {
     const Sequences& sequences = call.sequences;
@@ -220,8 +215,8 @@ void BlockSelect::select(const SelectCall& given) const {
     std::fill_n(counts, kv_heads * sequences.count, -1);
     if (given.rows == 0) // of a layer that the pass leaves out: whoever takes its list reads everything
         return;
-    check_one_per_sequence("verify_budgets", *given.budgets, sequences.count);
-    check_one_per_sequence("verify_coverage", *given.coverage, sequences.count);
+    check_one_per_sequence(name, "verify_budgets", *given.budgets, sequences.count);
+    check_one_per_sequence(name, "verify_coverage", *given.coverage, sequences.count);
     const Call call{attributes_,
                     sequences,
                     given.query,

@@ -60,6 +60,12 @@ void check_cache_input(const ov::Node& node, std::size_t index, const char* name
 CacheView view_cache(const char* op, const char* name, const ov::Tensor& tensor, std::int64_t kv_heads,
                      std::int64_t size);
 
+inline void check_one_per_sequence(const char* op, const char* input, const ov::Tensor& tensor,
+                                   std::size_t count) {
+    if (tensor.get_size() != count)
+        fail(op, input, " holds ", tensor.get_size(), " values, expected ", count, ": one per sequence");
+}
+
 // Gives a tensor a shape. OpenVINO's own takes a microsecond, for the shape that a tensor has too.
 inline void reshape(ov::Tensor& tensor, std::initializer_list<std::size_t> shape) {
     const ov::Shape& had = tensor.get_shape();

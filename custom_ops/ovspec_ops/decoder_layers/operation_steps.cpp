@@ -44,10 +44,10 @@ template <class Op> std::shared_ptr<Op> node_of(const StepText& step) {
 }
 
 Action key_summary(const ProgramText& program, const StepText& step) {
-    const Operands of(program, step, 4, 1);
+    const Operands of(program, step, 5, 1);
     const CacheOf keys = of.cache(0, "k_size");
     const SummariesOf summaries = of.summaries(2);
-    const std::size_t tables = of.input(3), token = of.out_table(0);
+    const std::size_t tables = of.input(3), summarised = of.input(4), token = of.out_table(0);
     const bool returns_token = program.tables[token].output >= 0; // the order of the lines says the rest
     const auto node = node_of<KeySummary>(step);
     return [=](const LayersPass& pass) {
@@ -59,7 +59,7 @@ Action key_summary(const ProgramText& program, const StepText& step) {
         if (summaries.blocks(pass) < cache.blocks)
             fail(layers_op, "the summaries of a step key_summary are of ", summaries.blocks(pass),
                  " blocks, its cache of ", cache.blocks);
-        node->summarise({pass.rows, cache, summaries.in(pass), &pass.inputs[tables]});
+        node->summarise({pass.rows, cache, summaries.in(pass), &pass.inputs[tables], &pass.inputs[summarised]});
     };
 }
 

@@ -167,8 +167,8 @@ def concat(operands: Sequence[Array], settings: Settings, widths: Widths) -> lis
 
 def summarise_keys(operands: Sequence[Array], settings: Settings, widths: Widths) -> list[Array]:
     """KeySummary, in place."""
-    keys, _, summary, tables = operands
-    summary[...] = key_summary(keys, summary, tables, k_size=int(settings["k_size"]))
+    keys, _, summary, *lengths = operands
+    summary[...] = key_summary(keys, summary, *lengths, k_size=int(settings["k_size"]))
     return [np.zeros(1, np.int32)]
 
 

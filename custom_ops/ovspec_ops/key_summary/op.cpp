@@ -17,12 +17,13 @@ enum Input : std::size_t {
     attention,
     key_summary,
     tables,
+    summarised,
     input_count,
 };
 
-struct WrittenBlock {
+struct ChangedBlock {
     std::size_t block;
-    std::size_t begin; // its first token that the pass wrote
+    std::size_t begin; // its first token that no summary has
     std::size_t tokens;
 };
 
@@ -41,6 +42,7 @@ void KeySummary::validate_and_infer_types() {
     const auto size = static_cast<std::int64_t>(summary_bytes(static_cast<std::size_t>(attributes_.k_size)));
     check_input(*this, key_summary, "key_summary", ov::element::u8, {-1, attributes_.kv_heads, size});
     check_input(*this, tables, "verify_tables", ov::element::i32, {-1});
+    check_input(*this, summarised, "summarised_lens", ov::element::i32, {-1});
     set_output_type(0, ov::element::i32, ov::PartialShape{1});
 }
 
@@ -56,7 +58,7 @@ void KeySummary::compute(ov::TensorVector& outputs, const ov::TensorVector& inpu
     check_tensor(name, inputs, attention, "attention", ov::element::f32, {-1, -1});
     // The summary is a buffer that the pass updates in place, as the stock node does with the caches.
     auto* summary = const_cast<std::uint8_t*>(inputs[key_summary].data<const std::uint8_t>());
-    summarise({inputs[attention].get_shape()[0], cache, summary, &inputs[tables]});
+    summarise({inputs[attention].get_shape()[0], cache, summary, &inputs[tables], &inputs[summarised]});
     outputs[0].set_shape({1});
     outputs[0].data<std::int32_t>()[0] = 0;
 }
@@ -66,23 +68,29 @@ void KeySummary::summarise(const SummaryCall& call) const {
         return;
     const CacheView& cache = call.keys;
     const Sequences sequences = PassTables::view(name, *call.tables, call.rows).sequences;
-    auto written = Pool<std::vector<WrittenBlock>>::take();
-    written->clear();
-    sequences.check(0);
+    check_one_per_sequence(name, "summarised_lens", *call.summarised, sequences.count);
+    const std::int32_t* lens = call.summarised->data<const std::int32_t>();
+    auto changed = Pool<std::vector<ChangedBlock>>::take();
+    changed->clear();
+    sequences.check(-1);
     for (std::size_t s = 0; s < sequences.count; s++) {
-        if (sequences.row_count(s) == 0)
+        if (lens[s] == -1)
             continue;
+        const std::size_t total = sequences.active(s) ? sequences.past(s) + sequences.row_count(s) : 0;
+        if (lens[s] < 0 || static_cast<std::size_t>(lens[s]) >= total)
+            fail(name, "summarised_lens[", s, "] is ", lens[s], ", expected -1 or less than the ", total,
+                 " tokens of the sequence");
         sequences.check_table(s, cache.blocks);
-        const std::size_t past = sequences.past(s), total = past + sequences.row_count(s);
-        for (std::size_t b = past / block_size; b < sequences.blocks(s); b++)
-            written->push_back({static_cast<std::size_t>(sequences.table(s)[b]),
-                                past - std::min(past, b * block_size),
+        const auto begin = static_cast<std::size_t>(lens[s]);
+        for (std::size_t b = begin / block_size; b * block_size < total; b++)
+            changed->push_back({static_cast<std::size_t>(sequences.table(s)[b]),
+                                begin - std::min(begin, b * block_size),
                                 std::min(block_size, total - b * block_size)});
     }
     const SummaryKernels& kernels = OVSPEC_KERNELS(summary_kernels);
-    const std::size_t items = written->size() * cache.heads, bytes = summary_bytes(cache.size);
+    const std::size_t items = changed->size() * cache.heads, bytes = summary_bytes(cache.size);
     parallel_items(items, items * block_size * cache.size, [&](std::size_t item) {
-        const WrittenBlock& block = (*written)[item / cache.heads];
+        const ChangedBlock& block = (*changed)[item / cache.heads];
         const std::size_t head = item % cache.heads;
         kernels.summarise(cache, block.block, head, block.begin, block.tokens,
                           call.summary + (block.block * cache.heads + head) * bytes);

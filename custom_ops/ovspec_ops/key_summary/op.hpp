@@ -22,6 +22,7 @@ struct SummaryCall {
     CacheView keys;
     std::uint8_t* summary;
     const ov::Tensor* tables;
+    const ov::Tensor* summarised;
 };
 
 class KeySummary : public Operation<KeySummary, KeySummaryAttributes> {

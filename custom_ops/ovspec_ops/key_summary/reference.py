@@ -63,20 +63,21 @@ def key_summary(
     key_cache: NDArray[Any],
     key_summary: NDArray[np.uint8],
     verify_tables: NDArray[np.int32],
+    summarised_lens: NDArray[np.int32],
     *,
     k_size: int,
 ) -> NDArray[np.uint8]:
-    """`key_summary` after a pass: anew from the part of its first row on; shapes as in README.md."""
+    """`key_summary` after a pass, anew from the first token without one on; shapes as in README.md."""
     out = np.array(key_summary)
     begins, past_lens, block_begins, _, blocks = unpack_tables(verify_tables)
     for s, past in enumerate(past_lens.tolist()):
-        total = past + int(begins[s + 1] - begins[s])
+        summarised, total = int(summarised_lens[s]), past + int(begins[s + 1] - begins[s])
         table = blocks[block_begins[s] : block_begins[s + 1]].tolist()
-        if total == past:
+        if summarised < 0:
             continue
-        for b in range(past // BLOCK_SIZE, (total - 1) // BLOCK_SIZE + 1):
+        for b in range(summarised // BLOCK_SIZE, (total - 1) // BLOCK_SIZE + 1):
             new = summarise(key_cache[table[b]], min(BLOCK_SIZE, total - b * BLOCK_SIZE), k_size)
-            kept = max(0, past - b * BLOCK_SIZE) // PART_TOKENS
+            kept = max(0, summarised - b * BLOCK_SIZE) // PART_TOKENS
             numbers = PARTS * 8
             for begin, size in ((0, 4), (PARTS * 4, 4), (numbers, k_size // 2)):
                 of_part = slice(begin, begin + kept * size)

@@ -25,6 +25,7 @@ from ovspec_transforms.attention.selection import Selection
 from ovspec_transforms.graph import add_output, add_parameter, find_parameter, rewrite_nodes, source_node
 from ovspec_transforms.report import TransformReport
 
+SUMMARISED_LENS = "summarised_lens"
 VERIFY_BUDGETS = "verify_budgets"
 VERIFY_COVERAGE = "verify_coverage"
 SELECTED_COUNTS = "selected_counts"
@@ -49,6 +50,7 @@ class _SelectBlocks:
         self._model, self._anchors, self._selection = model, anchors, selection
         self._layers = {layer.name: layer for layer in layers}
         self.chosen: dict[int, ov.Node] = {}
+        self._summarised = add_parameter(model, SUMMARISED_LENS, [-1], ov.Type.i32)
         self._tables = [
             find_parameter(model, VERIFY_TABLES),
             add_parameter(model, VERIFY_BUDGETS, [-1], ov.Type.i32),
@@ -82,7 +84,8 @@ class _SelectBlocks:
         summary = add_parameter(self._model, f"key_summary.{layer.index}", shape, ov.Type.u8)
         sizes = {"kv_heads": heads, "k_size": layer.key_head_size}
         query, keys = (stock.input(position).get_source_output() for position in (QUERY, KEY_CACHE))
-        written = [keys, stock.output(0), summary.output(0), self._tables[0].output(0)]
+        lengths = (self._tables[0].output(0), self._summarised.output(0))
+        written = [keys, stock.output(0), summary.output(0), *lengths]
         updated = ovspec_ops.create("KeySummary", written, sizes)
         updated.set_friendly_name(f"{layer.name}/KeySummary")
         inputs = [query, summary.output(0), updated.output(0), *(table.output(0) for table in self._tables)]
@@ -104,8 +107,9 @@ def select_blocks(
     Layers with a sliding window stay dense, because they read little.
 
     Adds the inputs `verify_budgets` i32 `[sequences]` (blocks to keep, -1: all), `verify_coverage` f32
-    `[sequences]` (share of the estimated attention mass to keep, 1: no such limit) and, per layer N that
-    selects, `key_summary.N` u8 `[blocks, kv_heads, bytes of a summary]`. Adds the outputs `selected_counts`
+    `[sequences]` (share of the estimated attention mass to keep, 1: no such limit), `summarised_lens` i32
+    `[sequences]` (tokens that have summaries, -1: the pass makes none) and, per layer N that selects,
+    `key_summary.N` u8 `[blocks, kv_heads, bytes of a summary]`. Adds the outputs `selected_counts`
     i32 `[sparse layers, kv_heads, sequences]` (-1: all), from which the density of a pass is computed, and
     `selected_blocks` i32 `[layers that select, kv_heads, N]`, their lists.
 

@@ -19,6 +19,8 @@ from ovspec.cache.visual_prompt import VisualPrompt
 from ovspec.errors import InvalidValueError
 from ovspec.passes.tables import Rows
 from ovspec.passes.visual_pieces import visual_pieces
+from ovspec_models import ModelInfo
+from ovspec_ops.key_summary.reference import means, summarise
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +68,23 @@ def test_logits_are_those_of_transformers_and_not_causal(folder: Path, attention
     assert apart(made.visual) < 2e-4
     if attention == "native":
         assert apart(replace(made.visual, runs=())) > 1e-2
+
+
+def test_a_picture_has_all_its_summaries(folder: Path) -> None:
+    pipeline = ovspec.VLMPipeline(folder, "CPU", verify=ovspec.SparseVerify(budget=32), **F32)
+    runner, rng = pipeline.runner, np.random.default_rng(0)
+    rows = rng.normal(size=(100, ModelInfo.read(folder).hidden_size)).astype(np.float32)
+    visual = VisualPrompt(np.arange(7, 107), rows, np.arange(100), runs=((7, 107),))
+    sequence = CachedSequence(visual=visual)
+    runner.prefill(sequence, rng.integers(2, 4000, 120), 512, is_prompt=True)
+    runner.forward([Rows(sequence, np.array([5]), budget=1)])
+    for name in [spec.name for spec in runner.cache.specs if spec.name.startswith("key_summary.")]:
+        keys = runner.cache.tensor(name.replace("summary", "cache")).data[sequence.table]
+        got = runner.cache.tensor(name).data[sequence.table]
+        for number, (block, found) in enumerate(zip(keys, got, strict=True)):
+            tokens, size = min(32, sequence.length - 32 * number), block.shape[-1]
+            apart = means(found, size) - means(summarise(block, tokens, size), size)
+            assert (np.abs(apart) > 1e-4).mean() < 0.01, f"{name}, block {number}"
 
 
 def test_rows_of_pictures_are_pieces_that_see_all_of_it() -> None:

@@ -64,17 +64,18 @@ class NativeSelection:
         return budget >= 0 and (budget + self.summary_share * blocks < blocks or coverage < 1.0)
 
     def _summarises(self, rows: Rows) -> bool:
-        """Whether the pass makes summaries: if it reads them.
+        """Whether the pass makes summaries: if it reads them, and of prompts.
 
         Where layers can be left out, also whenever all compute: a draft by some layers keeps none, and would
         make those of all tokens since the last pass that selects.
         """
-        return self.selects(rows) or (self._skips and rows.layers is None)
+        return self.selects(rows) or not is_verification(rows) or (self._skips and rows.layers is None)
 
     def inputs(self, batch: Sequence[Rows], apart: bool = False) -> dict[str, NDArray[np.generic]]:
         """Those of a pass; `apart` is stock attention's.
 
-        A sequence's summaries are made once, up to the end of its last rows that need them.
+        A sequence's summaries are made once, up to the end of its last rows that need them: dense steps behind
+        a prompt leave them to the next step that selects.
         """
         budgets = [rows.budget if self.selects(rows) else -1 for rows in batch]
         summarised, later = [-1] * len(batch), None

@@ -83,7 +83,10 @@ def test_moved_rows_are_summarised_again(demo_ir: Path, attention: str, past: in
     runner, cached = ModelRunner(demo_ir, "CPU", GRAPHS[attention], F32), CachedSequence()
     rng = np.random.default_rng(past)
     runner.prefill(cached, rng.integers(2, 4096, past), chunk=512)
-    assert cached.summarised == 0
+    assert cached.summarised == past
+    runner.forward([Rows(cached, rng.integers(2, 4096, 3))])
+    assert cached.summarised == past, "a dense step"
+    past += 3
     draft, parents = rng.integers(2, 4096, len(PARENTS)), np.array(PARENTS, np.int32)
     runner.forward([Rows(cached, draft, parents=parents, budget=1)])
     assert cached.summarised == cached.length

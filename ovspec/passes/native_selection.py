@@ -74,8 +74,8 @@ class NativeSelection:
     def inputs(self, batch: Sequence[Rows], apart: bool = False) -> dict[str, NDArray[np.generic]]:
         """Those of a pass; `apart` is stock attention's.
 
-        A sequence's summaries are made once, up to the end of its last rows that need them. Dense steps behind
-        a prompt leave them to the next step that selects.
+        A sequence's summaries are made once, up to the end of its last rows that need them. Dense steps leave
+        them to the next step that selects.
         """
         budgets = [rows.budget if self.selects(rows) else -1 for rows in batch]
         summarised, later = [-1] * len(batch), None

@@ -204,6 +204,11 @@ FIGURES = {
         "ovspec bench memory --shape qwen3-0.6b --layers 6 --context 16384 --repeat 3",
         memory_table,
     ),
+    "long_memory": Figure(
+        "performance.md",
+        "ovspec bench memory --shape qwen3-0.6b-128k --layers 1 --context 131056 --repeat 1",
+        memory_table,
+    ),
     "fidelity": Figure(
         "fidelity.md",
         "ovspec eval fidelity -m qwen3 --prompts prompts.jsonl --budgets 64,128,256,512 --max-new-tokens 64",

@@ -33,6 +33,7 @@ def prompts(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_mode_answers_in_a_process_of_its_own(
     prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def test_a_folder(demo_ir: Path) -> None:
     assert body["ratios"]["start"] == ours["first_token_s"] / theirs["first_token_s"]
 
 
+@pytest.mark.slow
 def test_a_shape() -> None:
     body = figures("--shape", "qwen3-0.6b", "--layers", "1", "--vocab-size", "5000", "--context", "64")
     assert body["model"] == "qwen3-0.6b" and len(body["records"]) == 2

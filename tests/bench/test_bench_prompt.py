@@ -47,6 +47,7 @@ def test_a_mode_can_have_a_chunk_size() -> None:
     assert _pipeline_of("sparse:256") == (pipeline, {**arguments, "max_num_batched_tokens": 256})
 
 
+@pytest.mark.slow
 def test_only_long_sparse_prompts_leave_something_out(outcome: tuple[str, dict[str, Any]]) -> None:
     for record in outcome[1]["records"]:
         # A prompt of up to 1,024 tokens is read whole.
@@ -54,6 +55,7 @@ def test_only_long_sparse_prompts_leave_something_out(outcome: tuple[str, dict[s
         assert all((found["density"] < 1.0) == sparse for found in record["rounds"])
 
 
+@pytest.mark.slow
 def test_output_says_what_ran_and_what_is_lossy(outcome: tuple[str, dict[str, Any]]) -> None:
     assert outcome[1]["properties"] == {"INFERENCE_PRECISION_HINT": "f32"}
     assert "properties: INFERENCE_PRECISION_HINT=f32" in outcome[0]

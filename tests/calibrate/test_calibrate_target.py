@@ -85,6 +85,7 @@ def test_given_amounts_that_cost_more_than_the_target_are_said(
     assert "warning: --target-kl 0.001 is not met: the amounts that are given cost" in run.stderr
 
 
+@pytest.mark.slow
 def test_channels_of_a_dense_model(demo_ir: Path, data: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(demo_ir, tmp_path / "model"))
     run = calibrate(folder, data, "--target-kl", "0.5", "--coverage", "0.9", "--json")

@@ -56,6 +56,7 @@ def test_one_token_has_no_speed_and_a_limit_of_the_users_is_not_the_models() -> 
     assert "the model 3 positions (max_context or the size of the cache sets fewer than it has)" in line
 
 
+@pytest.mark.slow
 def test_penalties_are_options() -> None:
     found = report("--drafter", "none")
     assert found["verify"] == "dense"

@@ -96,7 +96,8 @@ def test_acceptance_is_the_references(count: int) -> None:
         assert outcomes(load(folder()), shifted, count) != expected, f"{boundary} shifted goes unnoticed"
 
 
-@pytest.mark.parametrize("name", by_tier(VARIANTS, ["dspark, rnn"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
 def test_acceptance_is_the_references_whatever_the_head_has_more(name: str) -> None:
     models, count = pair(), BLOCK + 4
     expected = expected_outcomes(
@@ -120,7 +121,8 @@ def test_dspark_without_a_markov_head_drafts_as_dflash(confident: bool, tmp_path
     assert found == outcomes(head("anchor"), BOUNDARIES, BLOCK)
 
 
-@pytest.mark.parametrize("form", by_tier(["top", "nested"], ["nested"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["top", "nested"])
 def test_dspark_as_others_write_it(form: str, tmp_path: Path) -> None:
     """The same drafts, also with copies of the target's embedding and output layer, not with other ones."""
     expected = outcomes(head("dspark, vanilla"), BOUNDARIES, BLOCK)

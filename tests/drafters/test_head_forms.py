@@ -18,7 +18,6 @@ from drafters.eagle31_models import VARIANTS, Reference31
 from drafters.test_eagle3 import MODES, SAMPLING, TREE, answer, plain, settings_of, target
 from drafters.test_head_sampling import accept_everything, p_value_of
 from settings import F32
-from tiers import by_tier
 
 import ovspec
 from ovspec.drafters.drafter import Drafter
@@ -81,7 +80,6 @@ FORMS: dict[str, tuple[tuple[int, ...], Callable[[], Drafter]]] = {
     "mtp of speculators": ((LAYERS,), speculators_mtp),
     "mtp, names of Qwen": ((LAYERS + 1,), functools.partial(test_mtp.head, "qwen")),
 }
-FIRST = ("dflash, dspark, rnn", "peagle, three layers")
 BLOCKS = {"acceptance_rule": "block"}
 
 
@@ -90,10 +88,11 @@ def models_of(form: str) -> tuple[ModelRunner, Drafter]:
     return target("llama", boundaries), load()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "shape"), [("dense", {}), ("commit", TREE)], ids=["dense chain", "committed tree"]
 )
-@pytest.mark.parametrize("form", by_tier(FORMS, FIRST))
+@pytest.mark.parametrize("form", FORMS)
 def test_greedy_text_is_that_of_plain_decoding(form: str, mode: str, shape: dict[str, Any]) -> None:
     engine = LLMEngine(*models_of(form), MODES[mode], 32)
     got, metrics = answer(engine, pair().prompts, settings_of(**shape))
@@ -118,7 +117,7 @@ def test_first_tokens_follow_the_exact_law(form: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FIRST[:1])
+@pytest.mark.parametrize("form", ["dflash, dspark, rnn"])
 def test_a_wrong_rule_fails_the_same_test(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculation, "accept", accept_everything)
     assert p_value_of(LLMEngine(*models_of(form), "dense", 64, max_num_seqs=100), **BLOCKS)[0] < 1e-6

@@ -10,7 +10,6 @@ from engine.test_faults import ended, tokens
 from engine.test_llm_engine import engine_of, settings_of
 from families import family
 from prompts import PROMPTS, STORY
-from tiers import by_tier
 
 from ovspec import CommitVerify, LLMPipeline, SparseVerify
 from ovspec.engine.requests.request import Request
@@ -31,7 +30,8 @@ def request(number: int, interval: int | None) -> Request:
     return Request(str(number), prompt, settings, verify)
 
 
-@pytest.mark.parametrize("drafter", by_tier(["prompt_lookup", "assistant", None], ["prompt_lookup"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "assistant", None])
 def test_commits_that_one_pass_has_no_room_for(
     drafter: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

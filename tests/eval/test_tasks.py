@@ -102,6 +102,7 @@ def test_figures_of_the_demo_target(demo_ir: Path, suite: Path) -> None:
     assert len(ends["kl"]) == len(reference) and ends["num_input_tokens"] == len(prompt)
 
 
+@pytest.mark.slow
 def test_needles_and_cut_prompts_in_tables(demo_ir: Path, suite: Path, tmp_path: Path) -> None:
     filler = tmp_path / "filler.txt"
     filler.write_text("Nothing happens here. " * 3, encoding="utf-8")

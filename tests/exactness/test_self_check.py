@@ -57,6 +57,7 @@ def test_the_first_operation_that_differs_is_named(broken_ir: Path) -> None:
     assert run.stdout.splitlines()[-1].endswith(f"; FAILED: rows of {broken_ir} depend on their pass")
 
 
+@pytest.mark.slow
 def test_properties_reach_the_check(demo_ir: Path) -> None:
     by_channel = {"KV_CACHE_PRECISION": "u8", "KEY_CACHE_QUANT_MODE": "BY_CHANNEL"}
     found = check_rows(demo_ir, 1, by_channel)

@@ -32,6 +32,7 @@ def _growth(tokenizer: openvino_genai.Tokenizer) -> float:
     return memory_mb() - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("marks", [False, True], ids=["plain", "without marks"])
 def test_long_words_leave_no_memory(marks: bool) -> None:
     folder = demo_pair_path()

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from commands import refusal
-from tiers import by_tier
 
 from ovspec.cli import main
 from ovspec_models import ModelInfo, export_model
@@ -97,7 +96,8 @@ def export_command(model: Path, out: Path, first: str = "") -> subprocess.Popen[
     )
 
 
-@pytest.mark.parametrize("after", by_tier([0.0, 0.7, 1.5], [0.0]))
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [0.0, 0.7, 1.5])
 def test_ctrl_c_is_quiet_and_leaves_nothing(tmp_path: Path, demo_draft: Path, after: float) -> None:
     """Pressed while optimum-intel, torch and NNCF work, which swallow a KeyboardInterrupt or abort at one."""
     process = export_command(demo_draft, tmp_path / "new" / "out")

@@ -82,6 +82,7 @@ def test_folder_is_fetched_once_without_code(hub: Hub, fetch: Fetch, pair: dict[
     assert len([line for line in hub.asked if line.startswith("GET /demo")]) == before
 
 
+@pytest.mark.slow
 def test_commands_take_names(environment: dict[str, str], tmp_path: Path) -> None:
     options = ("--drafter", "none", "--max-new-tokens", "4")
     run = installed_ovspec("generate", "-m", NAME, "-p", "Once", *options, env=environment, cwd=tmp_path)

@@ -102,6 +102,7 @@ def architectures(draw: st.DrawFn) -> tuple[ModelShape, str, int]:
     return shape, fmt, unit
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(architecture=architectures())
 def test_a_random_architecture_runs_and_computes_the_same(architecture: tuple[ModelShape, str, int]) -> None:

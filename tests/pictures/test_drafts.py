@@ -82,6 +82,7 @@ def small(folder: Path, tmp_path: Path) -> Path:
     return draft
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_draft_model_reads_the_text_alone(
     folder: Path, plain: Callable[..., list[str]], way: str, monkeypatch: pytest.MonkeyPatch
@@ -108,6 +109,7 @@ def test_a_draft_model_reads_the_text_alone(
     assert len(text) == 1 and max(len(one.tokens) for one in read) == max(text) < max(prompts)
 
 
+@pytest.mark.slow
 def test_a_draft_model_without_the_tokens_of_pictures(
     folder: Path, plain: Callable[..., list[str]], small: Path
 ) -> None:

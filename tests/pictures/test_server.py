@@ -20,6 +20,7 @@ from tiny_pictures import PICTURES, without_pixels
 
 import ovspec
 
+pytestmark = pytest.mark.slow
 NEW_TOKENS = 12
 
 

@@ -37,6 +37,7 @@ def folder(demo_ir: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(demo_ir, tmp_path / "model"))
 
 
+@pytest.mark.slow
 def test_an_idle_server_has_no_model_and_answers_as_before(folder: Path) -> None:
     with serving(folder, "--idle-unload", "1") as served:
         first = served.post("/v1/completions", body())

@@ -59,7 +59,8 @@ Action key_summary(const ProgramText& program, const StepText& step) {
         if (summaries.blocks(pass) < cache.blocks)
             fail(layers_op, "the summaries of a step key_summary are of ", summaries.blocks(pass),
                  " blocks, its cache of ", cache.blocks);
-        node->summarise({pass.rows, cache, summaries.in(pass), &pass.inputs[tables], &pass.inputs[summarised]});
+        node->summarise(
+            {pass.rows, cache, summaries.in(pass), &pass.inputs[tables], &pass.inputs[summarised]});
     };
 }
 

@@ -188,6 +188,8 @@ class BlockManager:
             digest = _digest(before, tokens[number * size : (number + 1) * size])
             sequence.digests.append(digest)
             block = int(sequence.table[number])
+            if (number + 1) * size <= sequence.summarised:
+                self._summarised.add(block)
             if digest not in self._known:
                 self._known[digest] = block
                 self._digests[block] = digest

@@ -180,7 +180,7 @@ class KVCache:
 
         Doubling makes copies rare, and `soon` spares a long prompt most of them. One tensor is replaced at a
         time, and the memory of old ones returned to the system, not to the C library alone: the additional
-        peak is one tensor, or 64 MB of small ones.
+        peak is one tensor, and up to 64 MB of old ones.
 
         Args:
             num_blocks: blocks needed now.
@@ -231,8 +231,9 @@ class KVCache:
                 self._blocks[spec.name].keep_first(self._capacity)
                 self._use(spec, self._blocks[spec.name])
             raise
-        if freed:
-            give_back_freed_memory()
+        finally:
+            if freed:
+                give_back_freed_memory()
         self._capacity = capacity
         self._table.numbers[0] = capacity
 

@@ -66,8 +66,8 @@ class NativeSelection:
     def _summarises(self, rows: Rows) -> bool:
         """Whether the pass makes summaries: if it reads them, and of prompts.
 
-        Where layers can be left out, also whenever all compute: a draft by some layers keeps none, and would
-        make those of all tokens since the last pass that selects.
+        Where layers can be left out, also whenever all compute: a draft by some of them makes none for the
+        others.
         """
         return self.selects(rows) or not is_verification(rows) or (self._skips and rows.layers is None)
 
@@ -81,8 +81,10 @@ class NativeSelection:
         summarised, later = [-1] * len(batch), None
         for index in reversed(range(len(batch))):
             sequence = batch[index].sequence
+            # A pass that failed late noted summaries of tokens that are not there.
+            sequence.summarised = min(sequence.summarised, sequence.length)
             if sequence is not later and self._summarises(batch[index]):
-                summarised[index], later = min(sequence.summarised, sequence.length), sequence
+                summarised[index], later = sequence.summarised, sequence
         return {
             "verify_budgets": np.array(budgets, np.int32),
             "verify_coverage": np.array([self._coverage(rows) for rows in batch], np.float32),
@@ -116,5 +118,5 @@ class NativeSelection:
     def finish(self, batch: Sequence[Rows], request: ov.InferRequest) -> None:
         """After a pass, before the sequences advance: note what was summarised."""
         for rows in batch:
-            if rows.layers is None and self._summarises(rows):
+            if self._summarises(rows):
                 rows.sequence.summarised = rows.context

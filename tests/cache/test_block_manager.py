@@ -92,6 +92,11 @@ def test_a_shared_block_is_replaced_before_it_is_written() -> None:
 
 def test_summaries_are_shared_with_their_blocks() -> None:
     blocks, tokens = manager(), list(range(13))
+    living, newcomer = CachedSequence(), CachedSequence()
+    blocks.reserve(living, 9)
+    living.length, living.summarised = 9, 5
+    blocks.publish(living, list(range(50, 59)))
+    assert blocks.share(newcomer, list(range(50, 60))) == 8 and newcomer.summarised == 4
     first = read(blocks, tokens)
     second = blocks.fork(first)
     first.summarised = second.summarised = 10

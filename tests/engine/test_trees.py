@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from engine.reference_model import ReferenceModel
 from openvino import opset15 as ops
+from passes.summaries import check_summaries
 from settings import F32
 from tiers import by_tier
 
@@ -18,7 +19,6 @@ from ovspec.passes.tables import Rows, build_tables
 from ovspec.runner.model_runner import ModelRunner
 from ovspec_models.shapes import get_shape
 from ovspec_models.synthetic import build_model
-from ovspec_ops.key_summary.reference import means
 from ovspec_transforms import Selection, paged_layers, to_paged, tree_mask
 
 PARENTS = [-1, 0, 0, 1, 2, -1, 4, 4]
@@ -93,16 +93,7 @@ def test_moved_rows_are_summarised_again(demo_ir: Path, attention: str, past: in
     runner.compact(cached, past, PATH)
     assert cached.summarised == past + 1, "the first row did not move"
     runner.forward([Rows(cached, rng.integers(2, 4096, 1), budget=1)])
-    assert cached.summarised == cached.length
-    for name in [spec.name for spec in runner.cache.specs if spec.name.startswith("key_summary.")]:
-        keys = runner.cache.tensor(name.replace("summary", "cache")).data[cached.table]
-        flat = keys.transpose(0, 2, 1, 3).reshape(-1, keys.shape[1], keys.shape[3])[: cached.length]
-        summaries = means(runner.cache.tensor(name).data[cached.table], flat.shape[2])
-        for begin in range(0, cached.length, 8):
-            mean = flat[begin : begin + 8].mean(axis=0)
-            half = 0.51 * (mean.max(axis=1) - mean.min(axis=1)) / 15  # of a step: means have 4 bits
-            found = summaries[begin // 32, :, begin % 32 // 8]
-            assert np.all(np.abs(found - mean).max(axis=1) <= half)
+    check_summaries(runner, cached)
 
 
 def test_path_without_gaps_moves_nothing(runner: ModelRunner) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from openvino_genai import ChatHistory
+from passes.summaries import check_summaries
 from pictures.reference import Reference, pixels
 from settings import F32
 from tiny_pictures import PICTURES
@@ -20,7 +21,6 @@ from ovspec.errors import InvalidValueError
 from ovspec.passes.tables import Rows
 from ovspec.passes.visual_pieces import visual_pieces
 from ovspec_models import ModelInfo
-from ovspec_ops.key_summary.reference import means, summarise
 
 pytestmark = pytest.mark.slow
 
@@ -78,13 +78,7 @@ def test_a_picture_has_all_its_summaries(folder: Path) -> None:
     sequence = CachedSequence(visual=visual)
     runner.prefill(sequence, rng.integers(2, 4000, 120), 512, is_prompt=True)
     runner.forward([Rows(sequence, np.array([5]), budget=1)])
-    for name in [spec.name for spec in runner.cache.specs if spec.name.startswith("key_summary.")]:
-        keys = runner.cache.tensor(name.replace("summary", "cache")).data[sequence.table]
-        got = runner.cache.tensor(name).data[sequence.table]
-        for number, (block, found) in enumerate(zip(keys, got, strict=True)):
-            tokens, size = min(32, sequence.length - 32 * number), block.shape[-1]
-            apart = means(found, size) - means(summarise(block, tokens, size), size)
-            assert (np.abs(apart) > 1e-4).mean() < 0.01, f"{name}, block {number}"
+    check_summaries(runner, sequence)
 
 
 def test_rows_of_pictures_are_pieces_that_see_all_of_it() -> None:

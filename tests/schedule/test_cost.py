@@ -1,4 +1,4 @@
-"""What steps cost: medians, linear between sizes, at the pace of the machine."""
+"""What steps cost: medians of late, linear between sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_drafting_nothing_costs_nothing_unless_it_was_seen_to() -> None:
     assert curve.predict(np.array([0]))[0] == 30.0
 
 
-def test_a_machine_that_slows_down_leaves_the_ratios_alone() -> None:
+def test_what_a_machine_that_slows_down_took_before_is_forgotten() -> None:
     model = CostModel()
     for turn in range(300):
         pace = 1.0 if turn < 100 else 3.0

@@ -27,6 +27,15 @@ struct ChangedBlock {
     std::size_t tokens;
 };
 
+// Leaves the entry of each block that begins first.
+void list_once(std::vector<ChangedBlock>& blocks) {
+    std::sort(blocks.begin(), blocks.end(), [](const ChangedBlock& a, const ChangedBlock& b) {
+        return a.block != b.block ? a.block < b.block : a.begin < b.begin;
+    });
+    const auto same = [](const ChangedBlock& a, const ChangedBlock& b) { return a.block == b.block; };
+    blocks.erase(std::unique(blocks.begin(), blocks.end(), same), blocks.end());
+}
+
 } // namespace
 
 void KeySummary::check_attributes() const {
@@ -73,9 +82,11 @@ void KeySummary::summarise(const SummaryCall& call) const {
     auto changed = Pool<std::vector<ChangedBlock>>::take();
     changed->clear();
     sequences.check(-1);
+    std::size_t of = 0; // sequences
     for (std::size_t s = 0; s < sequences.count; s++) {
         if (lens[s] == -1)
             continue;
+        of++;
         const std::size_t total = sequences.active(s) ? sequences.past(s) + sequences.row_count(s) : 0;
         if (lens[s] < 0 || static_cast<std::size_t>(lens[s]) >= total)
             fail(name, "summarised_lens[", s, "] is ", lens[s], ", expected -1 or less than the ", total,
@@ -87,6 +98,8 @@ void KeySummary::summarise(const SummaryCall& call) const {
                                 begin - std::min(begin, b * block_size),
                                 std::min(block_size, total - b * block_size)});
     }
+    if (of > 1) // those that begin alike share full blocks, and each block is written by one thread
+        list_once(*changed);
     const SummaryKernels& kernels = OVSPEC_KERNELS(summary_kernels);
     const std::size_t items = changed->size() * cache.heads, bytes = summary_bytes(cache.size);
     parallel_items(items, items * block_size * cache.size, [&](std::size_t item) {

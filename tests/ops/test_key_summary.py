@@ -48,6 +48,8 @@ def sizes(case: OpsPass) -> dict[str, Any]:
 def check_summaries(expected: NDArray[np.uint8], got: NDArray[np.uint8], k_size: int) -> None:
     """Mean keys differ by one of their 16 numbers at most, where they lie between two; few do."""
     want, found = (means(summary, k_size) for summary in (expected, got))
+    if not want.size:  # no sequence needed any
+        return
     steps = np.ascontiguousarray(expected[..., : PARTS * 4]).view(np.float32)
     off = np.abs(want - found) > 1e-5 * np.abs(want).max()
     assert np.all(np.abs(want - found) <= 1.01 * steps[..., None] + 1e-5 * np.abs(want).max())
@@ -64,6 +66,7 @@ def check_summaries(expected: NDArray[np.uint8], got: NDArray[np.uint8], k_size:
     seed=st.integers(0, 2**31),
 )
 @example(lengths=[(70, 5, 70), (0, 40, 0), (31, 1, -1), (200, 3, 17)], seed=0)
+@example(lengths=[(70, 5, -1)], seed=0)
 def test_summaries_of_the_tokens_without_them(
     isa: str, fmt: str, k_size: int, lengths: list[tuple[int, int, int]], seed: int
 ) -> None:

@@ -121,8 +121,8 @@ class CostModel:
         number = len(contexts)
         key = number, (sum(contexts) // number).bit_length()
         if key not in self._cells:
-            near = sorted(self._cells, key=lambda other: (abs(other[0] - number), abs(other[1] - key[1])))
-            self._cells[key] = CostCell(self._cells[near[0]] if near else None)
+            near = min(self._cells, key=lambda at: (abs(at[0] - number), abs(at[1] - key[1])), default=None)
+            self._cells[key] = CostCell(self._cells[near] if near else None)
         return self._cells[key]
 
     def observe(self, outcome: StepOutcome) -> None:

@@ -176,6 +176,21 @@ def test_bad_input_is_refused_before_anything_is_written(name: str) -> None:
     assert (summary == UNTOUCHED).all()
 
 
+@pytest.mark.parametrize("lens", [(0, 40), (40, 0), (40, 48)])
+def test_a_shared_block_is_made_from_the_first_part_that_lacks_one(isa: str, lens: tuple[int, int]) -> None:
+    case = OpsPass([(100, 3, True), (100, 5, True)], kv_heads=3, k_size=40)
+    first, second = case.inputs["verify_block_indices_begins"][:2].tolist()
+    shared = case.inputs["verify_block_indices"][first : first + 3]  # the full ones
+    case.inputs["verify_block_indices"][second : second + 3] = shared
+    case.summarised[:] = lens
+    tensors, summary = inputs_of(case)
+    evaluate("KeySummary", tensors, sizes(case))
+    expected = reference(case)
+    written = (expected != UNTOUCHED).any(axis=(1, 2))
+    assert np.array_equal((summary != UNTOUCHED).any(axis=(1, 2)), written)
+    check_summaries(expected[written], summary[written], case.k_size)
+
+
 @pytest.mark.parametrize("value", [40, 41, -2])
 def test_more_summaries_than_tokens_are_refused(value: int) -> None:
     case = OpsPass(SEQUENCES)

@@ -25,7 +25,7 @@ template <class Rows>
 OVSPEC_INLINE Range mean_key(const Rows& rows, std::size_t size, std::size_t begin, std::size_t tokens,
                              float* mean) {
     const float share = 1.0f / (float)tokens;
-    Vec lowest = splat(INFINITY), highest = splat(-INFINITY), poison = {};
+    Vec opposite = splat(-INFINITY), highest = splat(-INFINITY), poison = {}; // opposite: of the lowest
     for (std::size_t d = 0; d < size; d += lanes) {
         const std::size_t count = size - d < lanes ? size - d : lanes;
         Vec total = {};
@@ -35,11 +35,11 @@ OVSPEC_INLINE Range mean_key(const Rows& rows, std::size_t size, std::size_t beg
         store_part(mean + d, value, count);
         // Lanes beyond the last channel count as the first one does.
         const Vec counted = count == lanes ? value : lane_numbers() < (int)count ? value : splat(mean[0]);
-        lowest = -max(-lowest, -counted);
+        opposite = max(opposite, -counted);
         highest = max(highest, counted);
         poison += counted * 0.0f;
     }
-    return {-max_lane(-lowest), max_lane(highest), sum(poison)};
+    return {-max_lane(opposite), max_lane(highest), sum(poison)};
 }
 
 // values[d] and values[d + size / 2] as the halves of to[d]: the nearest of 16 numbers, ties to even.

@@ -82,11 +82,11 @@ void KeySummary::summarise(const SummaryCall& call) const {
     auto changed = Pool<std::vector<ChangedBlock>>::take();
     changed->clear();
     sequences.check(-1);
-    std::size_t of = 0; // sequences
+    std::size_t summarised_sequences = 0;
     for (std::size_t s = 0; s < sequences.count; s++) {
         if (lens[s] == -1)
             continue;
-        of++;
+        summarised_sequences++;
         const std::size_t total = sequences.active(s) ? sequences.past(s) + sequences.row_count(s) : 0;
         if (lens[s] < 0 || static_cast<std::size_t>(lens[s]) >= total)
             fail(name, "summarised_lens[", s, "] is ", lens[s], ", expected -1 or less than the ", total,
@@ -98,7 +98,7 @@ void KeySummary::summarise(const SummaryCall& call) const {
                                 begin - std::min(begin, b * block_size),
                                 std::min(block_size, total - b * block_size)});
     }
-    if (of > 1) // those that begin alike share full blocks, and each block is written by one thread
+    if (summarised_sequences > 1) // they may share full blocks, and one thread is to write a block
         list_once(*changed);
     const SummaryKernels& kernels = OVSPEC_KERNELS(summary_kernels);
     const std::size_t items = changed->size() * cache.heads, bytes = summary_bytes(cache.size);

@@ -16,6 +16,7 @@ from ovspec_ops.common.byte_values import ISAS
 SHAPE = ("--shape", "qwen3-moe-64x8", "--layers", "1", "--vocab-size", "256")
 
 
+@pytest.mark.slow
 def test_budget_holds_in_sparse_passes_alone(
     bench_verify: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -119,6 +119,7 @@ def test_modes_that_are_refused(mode: str, said: str, prompts: Path) -> None:
     assert run.returncode == 2 and said in one_line(run)
 
 
+@pytest.mark.slow
 def test_a_mode_that_fails_is_named(prompts: Path) -> None:
     options = ("--property", "INFERENCE_NUM_THREADS=many")
     run = ovspec(

@@ -38,6 +38,7 @@ def test_sequences_have_a_context_each() -> None:
     assert (three.cache_bytes, three.multiply_adds) == (3 * one.cache_bytes, 3 * one.multiply_adds)
 
 
+@pytest.mark.slow
 def test_command_prints_json_for_the_instruction_sets_asked_for() -> None:
     before = loader.active_isa()
     arguments = ["bench", "kernel", "--context", "64", "--tokens", "2", "--head-size", "8", "--isa", "plain"]

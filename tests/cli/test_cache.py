@@ -13,6 +13,7 @@ from ovspec_models import demo_pair_path
 OPTIONS = ("-m", demo_pair_path(), "--drafter", "none")
 
 
+@pytest.mark.slow
 def test_a_text_is_saved_checked_and_used(tmp_path: Path) -> None:
     path = tmp_path / "story"
     saved = ovspec("cache", "save", *OPTIONS, "--prompt", STORY, path)

@@ -77,6 +77,7 @@ def test_the_context_ends_as_was_chosen(model: Path) -> None:
     assert "drop" not in huge.stderr  # that is how it chats already
 
 
+@pytest.mark.slow
 def test_an_answer_is_not_cut_as_long_as_something_can_be_forgotten(model: Path) -> None:
     """After the second message 16 of 128 positions are left; the answer needs 40."""
     text, options = "dog " * 25 + "\n", ("--max-new-tokens", "40", "--ignore-eos", "--figures")
@@ -111,6 +112,7 @@ def test_without_a_template_there_is_no_chat() -> None:
     assert "has no chat template" in one_line(chat(demo_pair_path(), "Hello\n"))
 
 
+@pytest.mark.slow
 def test_an_answer_that_was_cut_says_so_and_how_to_go_on(model: Path, tmp_path: Path) -> None:
     many, few = (
         ("-p", "dog " * 100, "--max-new-tokens", "64", "--ignore-eos"),

@@ -70,6 +70,7 @@ def test_sparse_says_that_it_is_lossy() -> None:
     assert report["lossless"] is False and report["metrics"]["attention_density"] < 0.5
 
 
+@pytest.mark.slow
 def test_sampling_depends_on_the_seed() -> None:
     runs = [
         generate("-p", PROMPT, "--do-sample", "--temperature", "1.3", "--seed", seed, *F32).stdout
@@ -137,6 +138,7 @@ def test_a_self_check_ends_with_its_verdict(monkeypatch: pytest.MonkeyPatch) -> 
     assert "CacheWrite (avx512); use none of their results; OpenVINO's own" in told
 
 
+@pytest.mark.slow
 def test_demo_shows_every_mode() -> None:
     run = ovspec("demo", "--embedded", "--max-new-tokens", "32", "--json", "-")
     assert run.returncode == 0, run.stderr

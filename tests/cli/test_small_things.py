@@ -37,6 +37,7 @@ def report(*options: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_modes_are_json_and_one_that_read_everything_is_not_called_lossy() -> None:
     whole = report("--verify", "sparse", "--l0", "1024", "--rho", "0.1")
     mode = whole["verify"]

@@ -21,6 +21,7 @@ SCHEMA = {
 ASKED = ("generate", "-m", demo_pair_path(), "-p", "Once upon a time", "--max-new-tokens", "60")
 
 
+@pytest.mark.slow
 def test_an_answer_has_the_form_that_an_option_asks_for(tmp_path: Path) -> None:
     schema, grammar = tmp_path / "schema.json", tmp_path / "answer.ebnf"
     schema.write_text(json.dumps(SCHEMA), encoding="utf-8")

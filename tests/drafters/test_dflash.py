@@ -84,7 +84,7 @@ def head(name: str = "") -> DFlashDrafter:
     return load(folder(name))
 
 
-@pytest.mark.parametrize("count", by_tier([DRAFT, BLOCK + 4], [BLOCK + 4]))
+@pytest.mark.parametrize("count", by_tier([DRAFT, BLOCK + 4], []))
 def test_acceptance_is_the_references(count: int) -> None:
     """The same number of accepted tokens in every pass, and not with a boundary shifted by one."""
     models = pair()
@@ -142,6 +142,7 @@ def test_dspark_as_others_write_it(form: str, tmp_path: Path) -> None:
         assert found(name, {**copies, name: copy.flip(0)}) != expected
 
 
+@pytest.mark.slow
 def test_a_confidence_head_says_how_likely_tokens_are(tmp_path: Path) -> None:
     """Of a chain, each token's probability times that of those before it."""
     checkpoint = reference("dspark, vanilla").save(tmp_path / "dspark", enable_confidence_head=True)
@@ -163,6 +164,7 @@ def test_a_confidence_head_says_how_likely_tokens_are(tmp_path: Path) -> None:
     assert chains
 
 
+@pytest.mark.slow
 def test_auto_verifies_what_a_confidence_head_expects(tmp_path: Path) -> None:
     """Of the same drafts more where the head is sure, next to nothing where it is not; texts stay."""
     checkpoint = reference("dspark, vanilla").save(tmp_path / "dspark", enable_confidence_head=True)

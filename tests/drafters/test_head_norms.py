@@ -93,7 +93,7 @@ FORMS: dict[str, Form] = {
         for kind in test_mtp.KINDS
     },
 }
-FIRST = ("dflash",)
+FIRST = ("eagle3, norm_output",)
 
 
 @contextmanager

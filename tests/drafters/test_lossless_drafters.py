@@ -215,6 +215,7 @@ def test_contexts_within_the_budget_need_no_commit() -> None:
     assert got == plain("llama", 0) and not metrics.commit_durations
 
 
+@pytest.mark.slow
 def test_several_sequences_commit_each_in_its_own_time() -> None:
     models = family("llama")
     engine = LLMEngine(models.target, DRAFTERS["auto"](models), MODES["commit"], 128)

@@ -104,6 +104,7 @@ def test_a_commit_whose_pass_failed_is_due(monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
+@pytest.mark.slow
 def test_a_commit_verifies_the_draft_behind_it(
     make_pipeline: Callable[..., LLMPipeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:

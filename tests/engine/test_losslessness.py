@@ -78,6 +78,7 @@ def test_interleaved_prompts(
     assert together.texts == alone
 
 
+@pytest.mark.slow
 def test_penalties_with_drafts(make_pipeline: Callable[..., ovspec.LLMPipeline]) -> None:
     """A penalty depends on the tokens before a row, drafted ones included."""
     options = {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2}

@@ -100,6 +100,7 @@ def test_json_alone_on_standard_output(
     assert setting["identical"] == setting["prompts"] == 1
 
 
+@pytest.mark.slow
 def test_commits_are_compared_with_plain_decoding_by_the_same_operations(
     eval_fidelity: Command, demo_ir: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +195,7 @@ def test_refused_with_one_line(
     assert list(empty.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_file_and_the_old_one_alone(demo_ir: Path, prompts: Path, tmp_path: Path) -> None:
     old = tmp_path / "report.json"
     old.write_text("{}", encoding="utf-8")

@@ -171,6 +171,7 @@ def test_numbers_out_of_range(evaluate: Evaluate, option: dict[str, float], expe
         evaluate(TEXTS, ["dense"], **option)
 
 
+@pytest.mark.slow
 def test_sparse_prompts_are_compared_with_dense_ones(evaluate: Evaluate) -> None:
     """Both generate and the forced decisions; a prompt that is read whole changes nothing."""
     long = [STORY * 2]

@@ -46,6 +46,7 @@ def ovspec(*arguments: str) -> object:
     return json.loads(run.stdout)
 
 
+@pytest.mark.slow
 def test_layers_of_the_demo_target(demo_ir: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"prompt": STORY * 4}))

@@ -85,7 +85,7 @@ def swept(cases: dict[str, Any]) -> list[Any]:
     return [pytest.param(name, id=name, marks=pytest.mark.sweep) for name in cases]
 
 
-@pytest.mark.parametrize("name", [*by_tier(CASES, ("bf16", "int4 sym awq")), *swept(SWEPT)])
+@pytest.mark.parametrize("name", [*by_tier(CASES, ("bf16",)), *swept(SWEPT)])
 def test_flags_give_the_format_and_the_models_logits(
     name: str,
     llama: Path,

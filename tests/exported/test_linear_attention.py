@@ -354,6 +354,7 @@ def test_precisions_that_round_states_break_the_promise(runner: ModelRunner) -> 
     assert "bf16" in said and "INFERENCE_PRECISION_HINT=f32" in said
 
 
+@pytest.mark.slow
 def test_compressed_weights_leave_the_rotary_frequencies(tmp_path: Path) -> None:
     """NNCF takes their product with positions for a linear layer."""
     folder = export_tiny("Qwen3.5", tmp_path, "int4", group_size=32)
@@ -367,6 +368,7 @@ def test_compressed_weights_leave_the_rotary_frequencies(tmp_path: Path) -> None
     assert ov.Type.f32 in constants and not {ov.Type.u4, ov.Type.u8, ov.Type.i4, ov.Type.i8} & set(constants)
 
 
+@pytest.mark.slow
 def test_text_part_of_a_checkpoint_with_images(tmp_path: Path, prompt: NDArray[np.int64]) -> None:
     """As Qwen3.5 is published: text model, vision model and MTP module in one."""
     torch = pytest.importorskip("torch")

@@ -52,7 +52,12 @@ def check_greedy(tiny: Tiny, folder: Path, prompt: NDArray[np.int64]) -> None:
     ("family", "rope"),
     [
         pytest.param("Qwen3", {"rope_theta": 1e4, **YARN}, id="yarn"),
-        pytest.param("Qwen2", {"rope_theta": 1e4, "type": "linear", "factor": FACTOR}, id="linear"),
+        pytest.param(
+            "Qwen2",
+            {"rope_theta": 1e4, "type": "linear", "factor": FACTOR},
+            id="linear",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_texts_go_on_behind_the_trained_positions(
@@ -65,6 +70,7 @@ def test_texts_go_on_behind_the_trained_positions(
     check_greedy(tiny, folder, prompt)
 
 
+@pytest.mark.slow
 def test_dynamic_scaling_ends_at_the_trained_positions(prompt: NDArray[np.int64], tmp_path: Path) -> None:
     tiny = scaled("Llama", {"rope_theta": 1e4, "rope_type": "dynamic", "factor": FACTOR})
     folder = exported(tiny, tmp_path)

@@ -24,7 +24,9 @@ from ovspec_models.folder.unpaged_types import LATENT, UNPAGED
 pytest.importorskip("optimum.exporters.openvino", reason="needs ovspec[export]")
 
 
-@pytest.mark.parametrize(("layers", "served"), [("global", True), ("local", False)])
+@pytest.mark.parametrize(
+    ("layers", "served"), [pytest.param("global", True, marks=pytest.mark.slow), ("local", False)]
+)
 def test_windows_that_the_paged_graph_loses_are_refused(tmp_path: Path, layers: str, served: bool) -> None:
     """GPT-Neo's windows are a constant mask, which OpenVINO's transformation drops, GenAI's too."""
     sizes = {"num_layers": 2, "num_heads": 4, "window_size": 32, "attention_types": [[["global", layers], 1]]}

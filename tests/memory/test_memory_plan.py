@@ -207,6 +207,7 @@ class TestPipeline:
         with pytest.raises(ValueError, match=f"memory_limit={value!r}: expected bytes above 0"):
             ovspec.LLMPipeline(demo_ir, "CPU", memory_limit=value)
 
+    @pytest.mark.slow
     def test_adapters_of_the_pipeline_are_planned(self, demo_ir: Path, tmp_path: Path) -> None:
         """Keys and values of a server get what they leave."""
         file = random_adapter(tmp_path / "one.safetensors", demo_ir, rank=64)
@@ -267,6 +268,7 @@ class TestCommands:
         with pytest.raises(ValueError, match="needs a model"):
             CliRunner().invoke(cli, ["info", "--context", "512"], catch_exceptions=False)
 
+    @pytest.mark.slow
     def test_info_with_adapters(self, demo_ir: Path, tmp_path: Path) -> None:
         file = random_adapter(tmp_path / "one.safetensors", demo_ir)
         asked = ["info", str(demo_ir), "--json", "--context", "512"]

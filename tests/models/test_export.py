@@ -242,6 +242,7 @@ def test_model_that_states_no_longest_context(tmp_path: Path, checkpoint_copy: P
     assert "| vocabulary, longest context | 4,096, no limit stated |" in (out / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_flags_mean_what_optimum_cli_means(
     tmp_path: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_unreachable_hub_leaves_the_cache(hub: Hub, fetch: Fetch) -> None:
     assert "HF_HUB_OFFLINE is set" in why(fetch("demo/other", HF_HUB_OFFLINE="1"))
 
 
+@pytest.mark.slow
 def test_cut_connections_are_resumed(hub: Hub, fetch: Fetch, pair: dict[str, bytes]) -> None:
     hub.cut_after = 10_600_000  # huggingface_hub writes 10 MiB at a time
     folder = folder_of(fetch(NAME))
@@ -123,6 +124,7 @@ def test_changed_file_is_fetched_anew(hub: Hub, fetch: Fetch) -> None:
     assert (second / "config.json").read_bytes() == hub.files[NAME]["config.json"]
 
 
+@pytest.mark.slow
 def test_full_disk(environment: dict[str, str], tmp_path: Path) -> None:
     limit = ("bash", "-c", 'ulimit -f 2000; exec "$@"', "limit")
     run = command(*limit, sys.executable, "-c", FETCH, NAME, env=environment, cwd=tmp_path)

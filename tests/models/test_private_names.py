@@ -22,12 +22,9 @@ def test_what_a_library_lacks_is_named() -> None:
     assert misfit("shutil", ["copytree"], copytree=("colour",)) == "copytree of shutil takes no colour"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        (NNCF, "get_const_value_as_numpy_tensor"),
-        pytest.param(CONVERT, "clear_class_registry", marks=pytest.mark.slow),
-    ],
+    ("module", "name"), [(NNCF, "get_const_value_as_numpy_tensor"), (CONVERT, "clear_class_registry")]
 )
 def test_an_export_without_a_name_is_the_same(
     tmp_path: Path,

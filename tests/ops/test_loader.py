@@ -15,6 +15,7 @@ from ovspec_ops import loader
 from ovspec_ops.self_check import CheckResult, self_check
 
 
+@pytest.mark.slow
 def test_self_check_passes_on_every_instruction_set() -> None:
     before = ovspec_ops.active_isa()
     results = self_check()

@@ -164,6 +164,7 @@ def test_min_new_tokens_holds_the_end_back(make_pipeline: Make) -> None:
     assert len(got) > 8 and stop not in got[:8]
 
 
+@pytest.mark.slow
 def test_generation_ends_at_the_last_position(demo_ir: Path, make_pipeline: Make) -> None:
     pipeline = make_pipeline(draft=True)
     ids = np.random.default_rng(0).integers(2, 4096, (1, 8185))

@@ -96,6 +96,7 @@ def test_files_that_do_not_fit_are_named_and_change_nothing(demo_ir: Path, tmp_p
     )
 
 
+@pytest.mark.slow
 def test_what_is_not_saved_has_a_reason(demo_ir: Path, tmp_path: Path) -> None:
     def why(text: str, **options: Any) -> str:
         pipeline = ovspec.LLMPipeline(demo_ir, "CPU", **options, **F32)

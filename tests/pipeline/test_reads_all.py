@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from settings import F32
 
 import ovspec
@@ -19,6 +20,7 @@ def answer(pipe: ovspec.LLMPipeline, prompt: str, **settings: Any) -> DecodedRes
     return pipe.generate([prompt], max_new_tokens=24, ignore_eos=True, **settings)
 
 
+@pytest.mark.slow
 def test_a_commit_has_nothing_to_confirm(make_pipeline: Callable[..., ovspec.LLMPipeline]) -> None:
     plain = make_pipeline()
     budget, default = make_pipeline(verify=ovspec.CommitVerify(BUDGET)), make_pipeline(verify="commit")

@@ -138,6 +138,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(tmp_path: Path, embedder_ir: Path) -> None:
     texts = {f"{number:03}.txt": f"Text {number} is of number {number}. " * 40 for number in range(150)}
     folder, path = write_texts(tmp_path / "many", texts), tmp_path / "store"

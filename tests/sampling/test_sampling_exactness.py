@@ -294,11 +294,11 @@ FIRST = [
     Case("assistant", setting="top-k and top-p"),
     Case("own trees", COMMIT),
     Case("sparse_self", COMMIT),
-    Case("assistant", COMMIT, "grammar"),
-    Case("assistant trees", COMMIT, "biases and n-grams"),
 ]
 CASES = [
     *FIRST,
+    Case("assistant", COMMIT, "grammar"),
+    Case("assistant trees", COMMIT, "biases and n-grams"),
     Case("assistant trees", COMMIT, "top-k and top-p", 4),
     *(
         Case("assistant", setting=setting)
@@ -339,7 +339,7 @@ def test_positions_follow_the_exact_distribution(case: Case) -> None:
         assert 0 < sum(metrics.confirmed_lengths) < sum(metrics.provisional_lengths)
 
 
-@pytest.mark.parametrize("rule", ["coupled", "block"])
+@pytest.mark.parametrize("rule", ["coupled", pytest.param("block", marks=pytest.mark.slow)])
 def test_confidences_that_depend_on_tokens_leave_the_law(rule: str) -> None:
     assert Case("confident", rule=rule).p_value(2 * RUNS)[0] > 1e-3
 
@@ -350,6 +350,7 @@ def test_positions_follow_the_exact_distribution_in_many_runs(case: Case) -> Non
     assert case.p_value(MANY_RUNS)[0] > 1e-4
 
 
+@pytest.mark.slow
 def test_draft_and_sparse_target_differ_from_the_target() -> None:
     """Otherwise the tests above would pass with any acceptance rule."""
     exact = exact_distribution("temperature")

@@ -18,6 +18,7 @@ from ovspec_models import demo_pair_path
 NAMES = ("demo", "one", "two", None)
 
 
+@pytest.mark.slow
 def test_requests_name_adapters_as_models(demo_ir: Path, template: Path, tmp_path: Path) -> None:
     """All at once as each alone, in every interface; a stream says who answers."""
     files = [random_adapter(tmp_path / f"{seed}.safetensors", demo_ir, 4, seed, 3.0) for seed in (1, 2)]

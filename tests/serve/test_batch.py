@@ -74,6 +74,7 @@ def test_answers_are_those_of_the_server(
         assert got["body"]["choices"] == expected["choices"] and got["body"]["usage"] == expected["usage"]
 
 
+@pytest.mark.slow
 def test_lines_name_adapters_as_their_model(demo_ir: Path, tmp_path: Path) -> None:
     """Beside lines for the model itself, and as a call with that adapter; another name is an error."""
     files = [random_adapter(tmp_path / f"{seed}.safetensors", demo_ir, 4, seed, 3.0) for seed in (1, 2)]
@@ -120,6 +121,7 @@ def test_adapters_that_a_batch_refuses(
     assert not (tmp_path / "out.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(demo_ir: Path, tmp_path: Path) -> None:
     asked, written, whole = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "whole.jsonl"))
     # The long one keeps the run from its end where this process gets little time.

@@ -80,6 +80,7 @@ _TEXT, _DONE = '{"choices": [{"text": "abc"}]}', "[DONE]"
 _NULLS = '{"metrics": {"speculative_decoding": null, "attention_density": null}}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("events", "breaks", "error", "tokens"),
     [

@@ -82,7 +82,9 @@ FORM = {
 }
 
 
-@pytest.mark.parametrize("strict", [True, False], ids=["strict", "not strict"])
+@pytest.mark.parametrize(
+    "strict", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["strict", "not strict"]
+)
 def test_a_call_or_an_answer_of_the_form(served: Served, strict: bool) -> None:
     """As OpenAI's parse() has it: tools say nothing of the answer's form, nor that of calls."""
     tools = [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": strict}}, TOOLS[1]]
@@ -255,6 +257,7 @@ MISTRAL = """
 """
 
 
+@pytest.mark.slow
 def test_calls_go_back_through_a_template_of_mistrals(demo_ir: Path, tmp_path: Path) -> None:
     path = tmp_path / "mistral.jinja"
     path.write_text(MISTRAL, encoding="utf-8")

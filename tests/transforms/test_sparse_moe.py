@@ -31,8 +31,6 @@ EXPORTED = [(family, fmt) for family in FAMILIES for fmt in ("f32", "int8", "int
     by_tier(
         EXPORTED,
         [
-            ("qwen3_moe", "int8"),
-            ("mixtral", "int4"),
             ("gpt_oss", "int4"),
         ],
     ),

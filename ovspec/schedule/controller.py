@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as SequenceOf
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from ovspec.schedule.acceptance import AcceptanceModel
-from ovspec.schedule.cost import Array, CostCell, CostModel
+from ovspec.schedule.cost import CostCell, CostModel
 from ovspec.schedule.schedule import ModelAsk, Plan, Schedule, StepOutcome, StepState
 
 # Steps over which the speed of late is taken.
@@ -46,7 +47,7 @@ class AutoSchedule(Schedule):
         self._acceptance = AcceptanceModel()
         self._state = StepState((), (), 0)
         # Of late: final tokens and microseconds; steps of sequences, with their drafted and accepted tokens.
-        self._tokens = self._time = self._steps = self._drafted = self._accepted = 0.0
+        self._late = [0.0] * 5
         self._choice = _Choice(0.0, 0, None)
         self._dense_steps = 0
         self._nodes = float(max_num_assistant_tokens)
@@ -83,11 +84,8 @@ class AutoSchedule(Schedule):
         if self._fixed:
             return 0.0
         likely = sorted(confidences, reverse=True)
-        prices = self._prices(self._costs.cell(self._state.contexts), len(likely))
-        best = int(np.argmax(np.cumsum([0.0, *likely]) - prices))
-        if best == len(likely):
-            return 0.0
-        return likely[best - 1] if best else math.inf
+        worths = _worths(likely, self._prices(self._costs.cell(self._state.contexts), len(likely)))
+        return (math.inf, *likely)[worths.index(max(worths))]
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from what the step cost and yielded."""
@@ -105,25 +103,31 @@ class AutoSchedule(Schedule):
             self._nodes = sum(own) / max(1, len(own))
         else:
             self._acceptance.model.fade()
-        keep, number = 1.0 - 1.0 / _STEPS, len(outcome.sequences)
+        number = len(outcome.sequences)
         accepted = sum(one.accepted for one in outcome.sequences)
-        self._tokens = keep * self._tokens + accepted + number - sum(n - k for n, k in commits)
-        self._time = keep * self._time + outcome.draft_duration + outcome.duration
+        proposed = sum(one.proposed for one in outcome.sequences)
         # Behind a token that a commit corrected, no draft was reached.
         reached = number - sum(kept < count for count, kept in commits)
-        self._steps = keep * self._steps + reached
-        proposed = sum(one.proposed for one in outcome.sequences)
-        self._drafted = keep * self._drafted + proposed * reached / number
-        self._accepted = keep * self._accepted + accepted
+        tokens = accepted + number - sum(count - kept for count, kept in commits)
+        new = (
+            tokens,
+            outcome.draft_duration + outcome.duration,
+            reached,
+            proposed * reached / number,
+            accepted,
+        )
+        self._late = [old - old / _STEPS + one for old, one in zip(self._late, new, strict=True)]
 
     @property
     def _price(self) -> float:
         """Tokens per microsecond of late, for all sequences together."""
-        return max(0.0, self._tokens) / self._time if self._time else 0.0
+        tokens, time, *_ = self._late
+        return max(0.0, tokens) / time if time else 0.0
 
-    def _prices(self, cell: CostCell, tokens: int) -> Array:
+    def _prices(self, cell: CostCell, tokens: int) -> list[float]:
         """Tokens that passes of 0, 1, .. drafted ones must bring to be worth their time."""
-        return self._price * cell.curve(self._choice.interval).predict(np.arange(tokens + 1))
+        price, curve = self._price, cell.curve(self._choice.interval)
+        return [price * curve.at(rows) for rows in range(tokens + 1)]
 
     def _best(self, cell: CostCell, limit: int) -> _Choice:
         """The choice of most worth; of trees the largest, of which `least_confidence` keeps a part."""
@@ -134,25 +138,25 @@ class AutoSchedule(Schedule):
         rows = np.minimum(lengths, self._nodes) if state.trees else lengths
         yielded = 1.0 + np.cumsum([0.0, *acceptance.likely(0, int(lengths[-1]))])[lengths]
         if not state.has_model:  # lookups have what they had of late
-            steps, lengths = self._steps or 1.0, lengths[:1] * 0
-            rows, yielded = lengths + self._drafted / steps, lengths + 1.0 + self._accepted / steps
-        drafting = cell.draft.predict(sequences * lengths)
+            (_, _, steps, drafted, accepted), lengths = self._late, lengths[:1] * 0
+            rows, yielded = lengths + drafted / (steps or 1.0), lengths + 1.0 + accepted / (steps or 1.0)
+        drafting = np.array([cell.draft.at(sequences * length) for length in lengths])
         reading = state.unread * self._costs.read_cost * yielded / max(1, min(state.remaining))
         found = []
         # What commits cost is known up to twice the rows that were measured.
         most = max(2 * cell.dense.largest // sequences, *state.commit_intervals[:2], 0)
         intervals = [interval for interval in state.commit_intervals if interval <= most]
         for interval in intervals or (None,):
-            verify = cell.curve(interval).predict(np.round(sequences * rows).astype(np.int64))
+            verify = np.array([cell.curve(interval).at(sequences * row) for row in rows])
             cost, kept = verify + drafting + np.where(lengths > 0, reading, 0.0), np.ones(len(lengths))
             if interval:
                 # The dense pass yields what it confirms, and a step behind it or the token that it corrects.
                 rates = acceptance.confirmed.rates(1)[0] ** np.arange(1, interval + 1)
                 kept = (float(rates.sum()) + 1.0 + float(rates[-1]) * (yielded - 1.0)) / interval
-                dense = cell.curve(0).predict(np.round(sequences * (interval + rows)).astype(np.int64))
+                dense = np.array([cell.curve(0).at(sequences * (interval + row)) for row in rows])
                 cost = cost + yielded / interval * (dense + cost - verify)
             # What was never tried is taken to be cheap, so it is tried.
-            if interval is not None and (cell.verify if interval else cell.dense).is_empty:
+            if interval is not None and (cell.verify if interval else cell.dense).largest < 0:
                 cost = cost / 2
             found.append((sequences * yielded * kept, cost, interval))
         # The speed of late may be that of a choice that failed; that of the best one can be had.
@@ -166,8 +170,12 @@ class AutoSchedule(Schedule):
         """The shortest match behind which a lookup is expected to gain more than the model."""
         prices = self._prices(cell, min(limit, _MATCHES[-1]))
         for match in _MATCHES:
-            likely = self._acceptance.likely(match, min(limit, match))
-            worth = np.cumsum([0.0, *likely]) - prices[: len(likely) + 1]
-            if worth.max() - worth[0] >= self._choice.gain / len(self._state.contexts):
+            worths = _worths(self._acceptance.likely(match, min(limit, match)), prices)
+            if max(worths) - worths[0] >= self._choice.gain / len(self._state.contexts):
                 return match
         return 2 * _MATCHES[-1]
+
+
+def _worths(likely: SequenceOf[float], prices: SequenceOf[float]) -> list[float]:
+    """What drafts of 0, 1, .. tokens are worth: those expected, less the prices of their rows."""
+    return [tokens - price for tokens, price in zip(accumulate(likely, initial=0.0), prices, strict=False)]

@@ -6,11 +6,10 @@ take the place of its linear model: one more row costs now nothing, now a third 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from itertools import accumulate
 from statistics import median, median_low
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ovspec.schedule.schedule import StepOutcome
 
@@ -19,64 +18,57 @@ _MEMORY, _KNOWN = 16, 3
 # What a row costs that was never measured, as a share of a pass.
 _UNSEEN_ROW = 0.05
 
-Array = NDArray[np.float64]
-
 
 class CostCurve:
-    """Cost by size.
+    """Cost by size: medians that never fall with the size, linear between them.
 
     Args:
         other: the curve it starts from; what is measured soon outvotes what was known there.
     """
 
     def __init__(self, other: CostCurve | None = None) -> None:
-        self._samples: dict[int, list[float]] = {}
-        for size, samples in other._samples.items() if other else ():
-            self._samples[size] = [median_low(samples)] * _KNOWN
-        self._known: tuple[list[int], Array] | None = None
+        self._samples, self._medians = dict[int, list[float]](), dict[int, float]()
+        self._points: tuple[list[int], list[float]] = [], []
+        for size, cost in other._medians.items() if other else ():
+            self._take(size, [cost] * _KNOWN)
 
     def add(self, size: int, cost: float) -> None:
         """Take a measured cost."""
         if size not in self._samples:
             # One sample alone is not believed to be far off: a size that seems too dear is never tried again.
             cost = min(cost, 2.0 * self.at(size) or cost)
-        self._samples[size] = [*self._samples.get(size, ()), cost][-_MEMORY:]
-        self._known = None
+        self._take(size, [*self._samples.get(size, ()), cost][-_MEMORY:])
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was measured."""
-        return not self._samples
+    def _take(self, size: int, samples: list[float]) -> None:
+        self._samples[size], self._medians[size] = samples, median_low(samples)
+        sizes = sorted(self._medians)
+        lowest = accumulate((self._medians[known] for known in reversed(sizes)), min)
+        self._points = sizes, list(lowest)[::-1]
 
     @property
     def largest(self) -> int:
-        """The largest size that was measured, 0 without any."""
-        return max(self._samples, default=0)
+        """The largest size that was measured, -1 without any."""
+        return max(self._samples, default=-1)
 
     def is_known(self, size: int) -> bool:
         """Whether a size was measured often enough."""
         return len(self._samples.get(size, ())) >= _KNOWN
 
-    def at(self, size: int) -> float:
-        """Cost of one size; 0.0 when no size is known."""
-        return float(self.predict(np.array([size]))[0])
-
-    def predict(self, sizes: NDArray[np.int64]) -> Array:
-        """Cost of every size, f64 `[sizes]`: medians that never fall with the size, linear between them."""
-        if not self._samples:
-            return np.zeros(len(sizes))
-        if self._known is None:
-            known = sorted(self._samples)
-            medians = [median_low(self._samples[size]) for size in reversed(known)]
-            self._known = known, np.minimum.accumulate(medians)[::-1]
-        known, costs = self._known
-        inside: Array = np.interp(sizes, known, costs)
+    def at(self, size: float) -> float:
+        """Cost of a size; 0.0 where none is known."""
+        sizes, costs = self._points
+        if not sizes:
+            return 0.0
+        near = min(max(size, sizes[0]), sizes[-1])
+        right = bisect_left(sizes, near)
+        cost = costs[right]
+        if near < sizes[right]:
+            share = (sizes[right] - near) / (sizes[right] - sizes[right - 1])
+            cost -= share * (cost - costs[right - 1])
         row = _UNSEEN_ROW * costs[0]
-        if len(known) > 1:
-            row = (costs[-1] - costs[0]) / (known[-1] - known[0])
-        beyond = np.maximum(sizes - known[-1], 0) - np.maximum(known[0] - sizes, 0)
-        found: Array = np.maximum(inside + row * beyond, inside / 2)
-        return found
+        if len(sizes) > 1:
+            row = (costs[-1] - costs[0]) / (sizes[-1] - sizes[0])
+        return max(cost + row * (size - near), cost / 2)
 
 
 class CostCell:
@@ -100,21 +92,20 @@ class CostCell:
     def curve(self, interval: int | None) -> CostCurve:
         """The curve of a plan's commit interval; while it is unknown, the other one."""
         own, other = (self.dense, self.verify) if interval == 0 else (self.verify, self.dense)
-        return other if own.is_empty else own
+        return other if own.largest < 0 else own
 
 
 class CostModel:
-    """Costs of every cell."""
+    """Costs of every cell.
+
+    Attributes:
+        read_cost: microseconds per token that a drafter has to catch up with; 0.0 while unknown.
+    """
 
     def __init__(self) -> None:
         self._cells: dict[tuple[int, int], CostCell] = {}
-        self._read: deque[float] = deque(maxlen=_MEMORY)
+        self.read_cost, self._read = 0.0, deque[float](maxlen=_MEMORY)
         self._warm: set[tuple[int, int]] = set()
-
-    @property
-    def read_cost(self) -> float:
-        """Microseconds per token that a drafter has to catch up with; 0.0 while unknown."""
-        return median(self._read) if self._read else 0.0
 
     def cell(self, contexts: tuple[int, ...]) -> CostCell:
         """The cell of a batch; contexts up to twice as long share it, a new one starts from the nearest."""
@@ -134,8 +125,9 @@ class CostModel:
         reads = outcome.caught_up > outcome.model_tokens + number
         if reads:
             self._read.append(outcome.draft_duration / outcome.caught_up)
+            self.read_cost = median(self._read)
         # The first pass of a shape compiles kernels. By its time the shape would never be tried again.
-        if (number, rows) in self._warm or curve.is_empty or commits:
+        if (number, rows) in self._warm or curve.largest < 0 or commits:
             if curve is cell.dense or not commits:  # a pass that commits some of them is of neither curve
                 curve.add(rows, outcome.duration)
             if outcome.model_tokens and not reads:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from ovspec.schedule.cost import CostCell, CostCurve, CostModel
@@ -21,18 +20,18 @@ def test_a_curve_takes_medians_and_lines_between_them() -> None:
         curve.add(0, cost)
     for cost in (140.0, 142.0, 144.0):
         curve.add(4, cost)
-    np.testing.assert_allclose(curve.predict(np.array([0, 1, 2, 4])), [102.0, 112.0, 122.0, 142.0])
+    assert [curve.at(size) for size in (0, 1, 2, 2.5, 4)] == [102.0, 112.0, 122.0, 127.0, 142.0]
     # Beyond the measured sizes the cost rises as between them.
-    assert curve.predict(np.array([8]))[0] == pytest.approx(182.0)
+    assert curve.at(8) == pytest.approx(182.0)
 
 
 def test_drafting_nothing_costs_nothing_unless_it_was_seen_to() -> None:
     curve = CostCell().draft
     curve.add(4, 80.0)
-    np.testing.assert_allclose(curve.predict(np.array([0, 1, 2])), [0.0, 20.0, 40.0])
+    assert [curve.at(size) for size in (0, 1, 2)] == [0.0, 20.0, 40.0]
     for _ in range(9):
         curve.add(0, 30.0)
-    assert curve.predict(np.array([0]))[0] == 30.0
+    assert curve.at(0) == 30.0
 
 
 def test_what_a_machine_that_slows_down_took_before_is_forgotten() -> None:
@@ -42,7 +41,7 @@ def test_what_a_machine_that_slows_down_took_before_is_forgotten() -> None:
         drafted = 4 if turn % 20 < 16 else 0
         model.observe(step(drafted, pace * (200.0 if drafted else 100.0)))
     cell = model.cell((1000,))
-    fast = cell.curve(None).predict(np.array([0, 4]))
+    fast = [cell.curve(None).at(size) for size in (0, 4)]
     assert fast[1] / fast[0] == pytest.approx(2.0, rel=0.02)
     assert fast[0] == pytest.approx(300.0, rel=0.05)
 
@@ -63,9 +62,9 @@ def test_one_slow_step_makes_no_longer_draft_dear() -> None:
         curve.add(0, 100.0)
         curve.add(8, 120.0)
     curve.add(4, 180.0)
-    assert curve.predict(np.array([4, 8])).tolist() == [120.0, 120.0]
-    costs = curve.predict(np.arange(12))
-    assert (np.diff(costs) >= 0).all()
+    assert (curve.at(4), curve.at(8)) == (120.0, 120.0)
+    costs = [curve.at(size) for size in range(12)]
+    assert costs == sorted(costs)
 
 
 def test_a_new_context_starts_from_the_nearest_one_and_is_soon_its_own() -> None:

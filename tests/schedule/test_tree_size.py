@@ -141,7 +141,7 @@ def test_nodes_of_several_trees_compete_for_the_rows_of_one_pass() -> None:
     pooled, tokens, time = [*confidences(0.95), *confidences(0.2)], 0, 0.0
     for step in range(40):
         plan = schedule.plan(state)
-        assert step or schedule.least_confidence(pooled) == 0.0
+        assert step or schedule.least_confidence(pooled) <= min(pooled)
         size = plan.num_assistant_tokens
         both = (SequenceOutcome(512, size, size // 4),) * 2
         outcome = StepOutcome(plan, both, DRAFT * bool(size), PASS + 2 * row * size + 20.0)

@@ -32,11 +32,12 @@ template <std::size_t R, std::size_t V> OVSPEC_INLINE void join(const Tile& tile
     }
 }
 
-// Asks for the weights that come `panels::ahead` bytes later.
-template <std::size_t bytes> OVSPEC_INLINE void ask(const std::uint8_t* weights) {
+// Asks for the weights that come `panels::ahead` bytes later; those that are read `once` as `panels::Asked`
+// does.
+template <std::size_t bytes, bool once = false> OVSPEC_INLINE void ask(const std::uint8_t* weights) {
 #pragma GCC unroll 2
     for (std::size_t at = 0; at < bytes; at += 64)
-        __builtin_prefetch(weights + panels::ahead + at, 0, 2);
+        __builtin_prefetch(weights + panels::ahead + at, 0, once ? 0 : 2);
 }
 
 // Byte `index` of every lane.
@@ -207,7 +208,7 @@ __attribute__((noinline)) void add_panels(const Tile& tile, std::size_t panel_by
             for (std::size_t p = 0; p < P; p++) {
                 const std::uint8_t* of_panel = weights + p * panel_bytes;
                 if constexpr (step == 0)
-                    ask<panel_vectors * Of::vector_bytes>(of_panel);
+                    ask<panel_vectors * Of::vector_bytes, true>(of_panel);
 #pragma GCC unroll 8
                 for (std::size_t v = 0; v < panel_vectors; v++)
                     sums[p][v] = Of::add(sums[p][v], Of::template weights<step>(of_panel, v, nullptr), value);

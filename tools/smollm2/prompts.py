@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-COUNTS = {"chat": 1150, "qa": 800, "maths": 620, "summary": 620, "rag": 620, "rewriting": 160, "coding": 110}
-MOST_CHARACTERS = {"summary": 6000, "rag": 4200}
+COUNTS = {"chat": 1150, "qa": 520, "maths": 620, "summary": 420, "rag": 420, "rewriting": 160, "coding": 110}
+MOST_CHARACTERS = {"summary": 2400, "rag": 2600}
 FORMS = json.loads((Path(__file__).parent / "forms.json").read_text(encoding="utf-8"))
 LANGUAGES = ("Python", "JavaScript", "Java", "C++", "C", "Rust", "Go")
 
@@ -38,13 +38,8 @@ class Texts:
             for path in sorted(folder.glob("classic_books/*.md"))
         ]
         self.stories = read("tinystories_1000/*tinystories*.json")
-        wiki = [re.sub(r" @(.)@ ", r"\1", text).strip() for text in read("tinystories_1000/*wikitext*.json")]
+        wiki = (re.sub(r" @(.)@ ", r"\1", text).strip() for text in read("tinystories_1000/*wikitext*.json"))
         self.articles = [text for text in wiki if len(text) > 200]
-        self.long_articles = [  # neighbours go on with each other
-            " ".join(wiki[begin : begin + parts])
-            for begin in range(0, len(wiki), 3)
-            for parts in (rng.randint(4, 11),)
-        ]
         found = [part for one in read("xquad/xquad.en.json")["data"] for part in one["paragraphs"]]
         self.passages = [(part["context"], [qa["question"] for qa in part["qas"]]) for part in found]
         lines = next(iter(folder.glob("gsm8k/*train.jsonl"))).read_text(encoding="utf-8").splitlines()
@@ -77,20 +72,17 @@ def prompts_of(texts: Texts, rng: random.Random) -> Iterator[tuple[str, str]]:
                 "rag",
                 f"Answer with the passage.\n\nPassage: {passage}\n\nQuestion: {question}",
             )
-            for least, most in ((1, 2), (4, 5)):
-                several = [passage[:900], *(texts.passage() for _ in range(rng.randint(least, most)))]
-                rng.shuffle(several)
-                yield "rag", "\n".join([*several, question])
-    for text in texts.articles[::4]:
+            several = [passage[:900], *(texts.passage() for _ in range(rng.randint(1, 3)))]
+            rng.shuffle(several)
+            yield "rag", "\n".join([*several, question])
+    for text in texts.articles:
         yield "summary", f"Summarize: {text}"
         yield "rag", f"{text}\nWhat are the most important facts?"
-    for text in texts.long_articles:
-        yield "summary", f"Summarize: {text}"
     for text in texts.stories:
         yield "chat", f"Continue this story: {text[: rng.choice((120, 200, 400))]}"
         yield "rewriting", f"Repeat this text: {text[:400]}"
     for _ in range(800):
-        yield "summary", f"Summarize: {texts.part(800, 5500)}"
+        yield "summary", f"Summarize: {texts.part(800, 2300)}"
         rewritten = rng.choice(("Rewrite this text in simple words", "Correct the grammar of this text"))
         yield "rewriting", f"{rewritten}: {texts.part(150, 600)}"
     for topic in FORMS["topics"]:

@@ -243,6 +243,12 @@ def test_pass_without_verification_gives_minus_one() -> None:
     assert (counts == -1).all()
 
 
+def test_where_nobody_selects_there_are_no_lists() -> None:
+    selection = Selection(OpsPass([(640, 2, True), (70, 1, True)]), [-1, -1])
+    for got, want in zip(selection.run(), selection.reference(), strict=True):
+        assert got.shape == want.shape == (selection.case.kv_heads, 0)
+
+
 @pytest.mark.parametrize("budget", [0, -2])
 def test_bad_budget_is_refused(budget: int) -> None:
     with pytest.raises(ValueError, match=rf"BlockSelect: verify_budgets\[0\] is {budget}, expected -1"):

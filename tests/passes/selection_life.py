@@ -121,7 +121,7 @@ class Pass:
         """Per KV head the blocks kept for the pass's sequence `index`; `None` where all are read."""
         blocks, counts = self.seen[f"blocks.{anchor}"], self.seen[f"counts.{anchor}"]
         begin, end = self.tables["verify_block_indices_begins"][index : index + 2]
-        if counts[0, index] < 0:
+        if not counts.size or counts[0, index] < 0:
             return None
         return [[int(block) for block in row if block >= 0] for row in blocks[:, begin:end]]
 

@@ -217,6 +217,8 @@ def test_counts_and_attended_tokens_are_those_of_the_lists(selecting: Selecting)
             if read.mean() < context:
                 attended += selecting.runner._selection.summary_share * -(-context // BLOCK) * BLOCK
             context_tokens += context
+        if (one_pass.tables["verify_budgets"] == -1).all():  # nobody selects
+            counts = counts[:, :, :0]
         np.testing.assert_array_equal(one_pass.seen["selected_counts"], counts, err_msg=f"pass {number}")
         assert one_pass.stats.attended_tokens == pytest.approx(attended), f"pass {number}"
         assert one_pass.stats.context_tokens == context_tokens, f"pass {number}"

@@ -181,10 +181,8 @@ void BlockSelect::validate_and_infer_types() {
     if (rows.rank().is_static() && rows[1].is_static() && rows[1].get_length() % unit != 0)
         fail(name, "query has rows of ", rows[1].get_length(),
              " values, expected a multiple of kv_heads * k_size = ", unit);
-    const auto& counted = get_input_partial_shape(budgets);
-    const auto sequences = counted.rank().is_static() ? counted[0] : ov::Dimension::dynamic();
     set_output_type(0, ov::element::i32, {a.kv_heads, -1});
-    set_output_type(1, ov::element::i32, {a.kv_heads, sequences});
+    set_output_type(1, ov::element::i32, {a.kv_heads, -1});
 }
 
 void BlockSelect::compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
@@ -206,6 +204,13 @@ void BlockSelect::select(const SelectCall& given) const {
     const std::size_t group = given.width / (kv_heads * k_size);
     if (group == 0 || given.width % (kv_heads * k_size) != 0)
         fail(name, "query has rows of ", given.width, " values, expected a multiple of kv_heads * k_size");
+    const auto* blocks = given.budgets->data<const std::int32_t>();
+    const std::size_t count = given.budgets->get_size();
+    if (std::all_of(blocks, blocks + count, [](std::int32_t budget) { return budget == -1; })) {
+        reshape(*given.selected, {kv_heads, 0});
+        reshape(*given.counts, {kv_heads, 0});
+        return;
+    }
     const Sequences sequences = PassTables::view(name, *given.tables, given.rows).sequences;
     reshape(*given.selected, {kv_heads, sequences.table_size});
     reshape(*given.counts, {kv_heads, sequences.count});
@@ -217,15 +222,9 @@ void BlockSelect::select(const SelectCall& given) const {
         return;
     check_one_per_sequence(name, "verify_budgets", *given.budgets, sequences.count);
     check_one_per_sequence(name, "verify_coverage", *given.coverage, sequences.count);
-    const Call call{attributes_,
-                    sequences,
-                    given.query,
-                    given.summary,
-                    kv_heads,
-                    group,
-                    k_size,
-                    given.budgets->data<const std::int32_t>(),
-                    given.coverage->data<const float>()};
+    const Call call{attributes_,   sequences, given.query,
+                    given.summary, kv_heads,  group,
+                    k_size,        blocks,    given.coverage->data<const float>()};
     const std::size_t work = check(call, given.blocks);
     if (work == 0)
         return;

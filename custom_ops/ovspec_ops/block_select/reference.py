@@ -117,8 +117,11 @@ def block_select(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """`selected_blocks` `[kv_heads, N]` and `selected_counts` `[kv_heads, seqs]`; inputs as in README.md.
 
-    More than `MOST_VERIFIED_ROWS` rows are of a prompt: all of them score by either rule.
+    Both are `[kv_heads, 0]` where every budget is -1. More than `MOST_VERIFIED_ROWS` rows are of a prompt:
+    all of them score by either rule.
     """
+    if (verify_budgets == -1).all():
+        return np.empty((kv_heads, 0), np.int32), np.empty((kv_heads, 0), np.int32)
     begins, past_lens, block_begins, _, indices = unpack_tables(verify_tables)
     blocks = np.full((kv_heads, indices.size), -1, np.int32)
     counts = np.full((kv_heads, past_lens.size), -1, np.int32)

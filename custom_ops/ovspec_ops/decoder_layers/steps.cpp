@@ -120,6 +120,8 @@ Action stack(const ProgramText& program, const StepText& step) {
         ov::Shape shape = first.get_shape();
         shape.insert(shape.begin(), parts.size());
         pass.tables[out]->set_shape(shape);
+        if (size == 0)
+            return; // of a pass in which nobody selects
         auto* to = pass.tables[out]->data<std::int32_t>();
         for (std::size_t i = 0; i < parts.size(); i++) {
             const ov::Tensor& part = *parts[i].at(pass);

@@ -111,7 +111,7 @@ def select_blocks(
     `[sequences]` (tokens that have summaries, -1: the pass makes none) and, per layer N that selects,
     `key_summary.N` u8 `[blocks, kv_heads, bytes of a summary]`. Adds the outputs `selected_counts`
     i32 `[sparse layers, kv_heads, sequences]` (-1: all), from which the density of a pass is computed, and
-    `selected_blocks` i32 `[layers that select, kv_heads, N]`, their lists.
+    `selected_blocks` i32 `[layers that select, kv_heads, N]`, their lists; none where nobody selects.
 
     Args:
         model: a model after `route_rows`.

@@ -62,12 +62,14 @@ OVSPEC_INLINE void for_wide_quads(const std::uint8_t* data, std::size_t quads, A
     const UVec nibble = UVec{} + 0x0f0f0f0fu;
     const std::uint8_t* from = asked.next ? asked.next : data + ahead;
     const std::size_t step = asked.next ? bytes : quad_bytes;
+    const bool once = asked.once;
     for (std::size_t q = 0; q < quads; data += quad_bytes) {
         if (asked.places >> (format == WeightFormat::u4 ? q / 2 : q) % 32 & 1) {
-            for (std::size_t at = 0; at < bytes; at += 64)
-                if (asked.once)
+            if (once)
+                for (std::size_t at = 0; at < bytes; at += 64)
                     __builtin_prefetch(from + at, 0, 0);
-                else
+            else
+                for (std::size_t at = 0; at < bytes; at += 64)
                     __builtin_prefetch(from + at, 0, 2);
             from += step;
         }

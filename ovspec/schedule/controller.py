@@ -32,6 +32,16 @@ class _Choice(NamedTuple):
     interval: int | None
 
 
+class _Late(NamedTuple):
+    """Of late: final tokens and microseconds; steps of sequences, with their drafted and accepted tokens."""
+
+    tokens: float = 0.0
+    time: float = 0.0
+    steps: float = 0.0
+    drafted: float = 0.0
+    accepted: float = 0.0
+
+
 class AutoSchedule(Schedule):
     """Chooses draft tokens and commit interval by expected tokens per second.
 
@@ -46,8 +56,7 @@ class AutoSchedule(Schedule):
         self._most, self._costs, self._fixed = max_num_assistant_tokens, CostModel(), fixed
         self._acceptance = AcceptanceModel()
         self._state = StepState((), (), 0)
-        # Of late: final tokens and microseconds; steps of sequences, with their drafted and accepted tokens.
-        self._late = [0.0] * 5
+        self._late = _Late()
         self._choice = _Choice(0.0, 0, None)
         self._dense_steps = 0
         self._nodes = float(max_num_assistant_tokens)
@@ -109,20 +118,14 @@ class AutoSchedule(Schedule):
         # Behind a token that a commit corrected, no draft was reached.
         reached = number - sum(kept < count for count, kept in commits)
         tokens = accepted + number - sum(count - kept for count, kept in commits)
-        new = (
-            tokens,
-            outcome.draft_duration + outcome.duration,
-            reached,
-            proposed * reached / number,
-            accepted,
-        )
-        self._late = [old - old / _STEPS + one for old, one in zip(self._late, new, strict=True)]
+        time, drafted = outcome.draft_duration + outcome.duration, proposed * reached / number
+        new = _Late(tokens, time, reached, drafted, accepted)
+        self._late = _Late(*(old - old / _STEPS + one for old, one in zip(self._late, new, strict=True)))
 
     @property
     def _price(self) -> float:
         """Tokens per microsecond of late, for all sequences together."""
-        tokens, time, *_ = self._late
-        return max(0.0, tokens) / time if time else 0.0
+        return max(0.0, self._late.tokens) / self._late.time if self._late.time else 0.0
 
     def _prices(self, cell: CostCell, tokens: int) -> list[float]:
         """Tokens that passes of 0, 1, .. drafted ones must bring to be worth their time."""
@@ -138,8 +141,8 @@ class AutoSchedule(Schedule):
         rows = np.minimum(lengths, self._nodes) if state.trees else lengths
         yielded = 1.0 + np.cumsum([0.0, *acceptance.likely(0, int(lengths[-1]))])[lengths]
         if not state.has_model:  # lookups have what they had of late
-            (_, _, steps, drafted, accepted), lengths = self._late, lengths[:1] * 0
-            rows, yielded = lengths + drafted / (steps or 1.0), lengths + 1.0 + accepted / (steps or 1.0)
+            late, steps, lengths = self._late, self._late.steps or 1.0, lengths[:1] * 0
+            rows, yielded = lengths + late.drafted / steps, lengths + 1.0 + late.accepted / steps
         drafting = np.array([cell.draft.at(sequences * length) for length in lengths])
         reading = state.unread * self._costs.read_cost * yielded / max(1, min(state.remaining))
         found = []

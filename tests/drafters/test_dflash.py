@@ -28,7 +28,6 @@ from drafters.test_eagle3 import (
 from safetensors.torch import load_file, save_file
 from schedule.charged import PASS, Charged
 from settings import F32
-from tiers import by_tier
 
 import ovspec
 from ovspec.drafters.dflash import DFlashDrafter
@@ -84,7 +83,8 @@ def head(name: str = "") -> DFlashDrafter:
     return load(folder(name))
 
 
-@pytest.mark.parametrize("count", by_tier([DRAFT, BLOCK + 4], []))
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [DRAFT, BLOCK + 4])
 def test_acceptance_is_the_references(count: int) -> None:
     """The same number of accepted tokens in every pass, and not with a boundary shifted by one."""
     models = pair()

@@ -249,6 +249,13 @@ def test_where_nobody_selects_there_are_no_lists() -> None:
         assert got.shape == want.shape == (selection.case.kv_heads, 0)
 
 
+@pytest.mark.parametrize("budgets", [[], [-1], [-1] * 3])
+def test_budgets_are_one_per_sequence_also_where_nobody_selects(budgets: list[int]) -> None:
+    selection = Selection(OpsPass([(640, 2, True), (70, 1, True)]), budgets, [1.0, 1.0])
+    with pytest.raises(ValueError, match=f"verify_budgets holds {len(budgets)} values, expected 2"):
+        selection.run()
+
+
 @pytest.mark.parametrize("budget", [0, -2])
 def test_bad_budget_is_refused(budget: int) -> None:
     with pytest.raises(ValueError, match=rf"BlockSelect: verify_budgets\[0\] is {budget}, expected -1"):

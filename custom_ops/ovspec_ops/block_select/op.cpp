@@ -204,14 +204,14 @@ void BlockSelect::select(const SelectCall& given) const {
     const std::size_t group = given.width / (kv_heads * k_size);
     if (group == 0 || given.width % (kv_heads * k_size) != 0)
         fail(name, "query has rows of ", given.width, " values, expected a multiple of kv_heads * k_size");
+    const Sequences sequences = PassTables::view(name, *given.tables, given.rows).sequences;
+    check_one_per_sequence(name, "verify_budgets", *given.budgets, sequences.count);
     const auto* blocks = given.budgets->data<const std::int32_t>();
-    const std::size_t count = given.budgets->get_size();
-    if (std::all_of(blocks, blocks + count, [](std::int32_t budget) { return budget == -1; })) {
+    if (std::all_of(blocks, blocks + sequences.count, [](std::int32_t budget) { return budget == -1; })) {
         reshape(*given.selected, {kv_heads, 0});
         reshape(*given.counts, {kv_heads, 0});
         return;
     }
-    const Sequences sequences = PassTables::view(name, *given.tables, given.rows).sequences;
     reshape(*given.selected, {kv_heads, sequences.table_size});
     reshape(*given.counts, {kv_heads, sequences.count});
     auto* selected = given.selected->data<std::int32_t>();
@@ -220,7 +220,6 @@ void BlockSelect::select(const SelectCall& given) const {
     std::fill_n(counts, kv_heads * sequences.count, -1);
     if (given.rows == 0) // of a layer that the pass leaves out: whoever takes its list reads everything
         return;
-    check_one_per_sequence(name, "verify_budgets", *given.budgets, sequences.count);
     check_one_per_sequence(name, "verify_coverage", *given.coverage, sequences.count);
     const Call call{attributes_,   sequences, given.query,
                     given.summary, kv_heads,  group,

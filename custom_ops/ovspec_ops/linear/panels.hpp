@@ -28,9 +28,9 @@ struct Scales {
 };
 
 // Weights that a part of the rows prefetches into the L2 cache while it reads a panel: at the quads that are
-// set in `places`, out of 32, those that it reads soon, or those from `next` on. Weights that are read `once`
-// pass the L2 cache by: else a pass over the model leaves nothing of the host's code and data in any cache. A
-// step of SmolLM2-135M takes a tenth less so (AMD Zen 5), half of it on the host.
+// set in `places`, out of 32, those that it reads soon, or those from `next` on. Where no other part reads
+// them
+// (`once`), they pass the L2 cache by, so that the host's code and data stay there: README.md, Speed.
 struct Asked {
     std::uint32_t places;
     const std::uint8_t* next;

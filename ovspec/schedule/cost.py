@@ -65,9 +65,7 @@ class CostCurve:
         if near < sizes[right]:
             share = (sizes[right] - near) / (sizes[right] - sizes[right - 1])
             cost -= share * (cost - costs[right - 1])
-        row = _UNSEEN_ROW * costs[0]
-        if len(sizes) > 1:
-            row = (costs[-1] - costs[0]) / (sizes[-1] - sizes[0])
+        row = (costs[-1] - costs[0]) / (sizes[-1] - sizes[0]) if len(sizes) > 1 else _UNSEEN_ROW * costs[0]
         return max(cost + row * (size - near), cost / 2)
 
 
@@ -103,9 +101,8 @@ class CostModel:
     """
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[int, int], CostCell] = {}
+        self._cells, self._warm = dict[tuple[int, int], CostCell](), set[tuple[int, int]]()
         self.read_cost, self._read = 0.0, deque[float](maxlen=_MEMORY)
-        self._warm: set[tuple[int, int]] = set()
 
     def cell(self, contexts: tuple[int, ...]) -> CostCell:
         """The cell of a batch; contexts up to twice as long share it, a new one starts from the nearest."""
